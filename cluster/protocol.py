@@ -1,0 +1,188 @@
+"""The language between routers and workers: what is asked, answered and reported.
+
+Owns the value types that cross the data plane. It knows nothing of gRPC (``cluster.wire``
+translates), of tensors, or of HTTP. All are frozen: a part that receives one may keep it.
+
+A *handle* is a number that a router gives to each choice that it asks for; handles are unique
+within one stream. A request for ``n`` choices owns the handles ``handle … handle + n - 1``.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+__all__ = [
+    "PROTOCOL_VERSION",
+    "Answer",
+    "Batching",
+    "Controls",
+    "Delta",
+    "FinishReason",
+    "Frame",
+    "LoadReport",
+    "Refusal",
+    "ReplicaInfo",
+    "Request",
+    "SamplingParams",
+    "Submission",
+]
+
+PROTOCOL_VERSION = 1
+
+
+class FinishReason(enum.IntEnum):
+    """Why a sequence ended. The value 0 on the wire means that it goes on."""
+
+    STOP = 1
+    """The last token is an end-of-sequence or stop token; it is not part of the text."""
+    LENGTH = 2
+    CANCELLED = 3
+    FAILED = 4
+
+
+class Refusal(enum.IntEnum):
+    """Why a worker does not accept a submission. The value 0 on the wire means accepted."""
+
+    QUEUE_FULL = 1
+    TOO_LONG = 2
+    DRAINING = 3
+    INVALID = 4
+
+
+class Batching(enum.StrEnum):
+    """How freed seats are given away."""
+
+    CONTINUOUS = "continuous"
+    STATIC = "static"
+    STATIC_SORTED = "static-sorted"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How tokens are chosen; every value is already checked.
+
+    Attributes:
+        max_tokens: output tokens at most, ≥ 1.
+        seed: 64 bits; token ``i`` of choice ``c`` depends on (seed, c, i) and the logits alone.
+        temperature: 0 is greedy.
+        top_p: in (0, 1]; 1 is off.
+        top_k: ≥ 0; 0 is off.
+        min_p: in [0, 1]; 0 is off.
+        stop_token_ids: tokens that end the sequence besides the model's own end tokens.
+        ignore_eos: go on past the model's own end tokens.
+    """
+
+    max_tokens: int
+    seed: int = 0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a client asked for, tokenised and valid.
+
+    Attributes:
+        id: the client-visible name, for logs and explanations; need not be unique.
+        prompt: token ids, at least one.
+        sampling: shared by all choices.
+        n: number of choices.
+        tenant: who is served.
+    """
+
+    id: str
+    prompt: tuple[int, ...]
+    sampling: SamplingParams
+    n: int = 1
+    tenant: str = "anonymous"
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A request on its way to one replica, under the handles ``handle … handle + n - 1``."""
+
+    handle: int
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """A replica's load at one moment.
+
+    Attributes:
+        step: number of the last finished step.
+        running, waiting: sequences with and without a seat.
+        waiting_tokens: tokens of all sequences that are still to be computed before they decode.
+        blocks_used, blocks_total: of the KV cache.
+        preemptions: since the start of the replica.
+        tokens_computed, tokens_generated: since the start of the replica.
+    """
+
+    step: int = 0
+    running: int = 0
+    waiting: int = 0
+    waiting_tokens: int = 0
+    blocks_used: int = 0
+    blocks_total: int = 0
+    preemptions: int = 0
+    tokens_computed: int = 0
+    tokens_generated: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaInfo:
+    """What a replica says of itself when a stream opens.
+
+    ``max_sequence_tokens`` bounds prompt plus output: the smaller of the model's context and
+    the whole KV cache.
+    """
+
+    replica_id: str
+    model: str
+    vocab_size: int
+    max_sequence_tokens: int
+    max_sequences: int
+    max_waiting: int
+    block_size: int
+    blocks_total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A worker's word on a submission; ``refusal`` is None when it was accepted."""
+
+    handle: int
+    refusal: Refusal | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What one step did for one sequence; ``finish`` is set in its last delta, and only there."""
+
+    handle: int
+    tokens: tuple[int, ...]
+    finish: FinishReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """All that one step has to tell one router."""
+
+    deltas: tuple[Delta, ...]
+    load: LoadReport
+
+
+@dataclass(frozen=True, slots=True)
+class Controls:
+    """The versioned limits and modes in force; a higher version replaces a lower one."""
+
+    version: int = 0
+    batching: Batching = Batching.CONTINUOUS
+    token_budget: int = 512
+    max_sequences: int = 32

@@ -1,0 +1,105 @@
+"""All flights of one HTTP request as one.
+
+Owns the numbering of a response's choices over several prompts, and that either all of the
+prompts are under way or none. It knows neither HTTP nor JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from typing import TypeAlias
+
+from chairlift.deployments.openai_convert import Generation
+from chairlift.deployments.openai_response import Usage
+from chairlift.router.flight import Flight, Update
+from chairlift.router.router import Router
+
+__all__ = ["Flights", "Turn", "take_off"]
+
+Turn: TypeAlias = list[tuple[int, Update]]
+"""News that came together, each with the response's choice that it is for."""
+
+
+class Flights:
+    """The flights of one generation, one a prompt."""
+
+    def __init__(self, flights: Sequence[Flight], n: int) -> None:
+        self._flights = flights
+        self._n = n
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens so far."""
+        return Usage(
+            prompt_tokens=sum(flight.prompt_tokens for flight in self._flights),
+            completion_tokens=sum(flight.output_tokens for flight in self._flights),
+        )
+
+    async def turns(self) -> AsyncGenerator[Turn, None]:
+        """Until all choices have ended; raises the RequestError of the first flight that fails.
+
+        Must be closed (``contextlib.aclosing``).
+        """
+        if len(self._flights) == 1:
+            async for updates in self._flights[0]:
+                yield [(update.choice, update) for update in updates]
+            return
+        async with contextlib.aclosing(self._merged()) as turns:
+            async for turn in turns:
+                yield turn
+
+    async def _merged(self) -> AsyncGenerator[Turn, None]:
+        arrived: asyncio.Queue[Turn | Exception | None] = asyncio.Queue(len(self._flights))
+        pumps = [
+            asyncio.create_task(_pump(flight, prompt * self._n, arrived))
+            for prompt, flight in enumerate(self._flights)
+        ]
+        try:
+            flying = len(pumps)
+            while flying:
+                turn: Turn = []
+                items = [await arrived.get()]
+                while not arrived.empty():
+                    items.append(arrived.get_nowait())
+                for item in items:
+                    if isinstance(item, Exception):
+                        raise item
+                    if item is None:
+                        flying -= 1
+                    else:
+                        turn += item
+                if turn:
+                    yield turn
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+
+
+async def _pump(
+    flight: Flight, first: int, arrived: asyncio.Queue[Turn | Exception | None]
+) -> None:
+    """Pass on a flight's news; its end is None, its failure an exception."""
+    try:
+        async for updates in flight:
+            await arrived.put([(first + update.choice, update) for update in updates])
+    except Exception as error:
+        await arrived.put(error)
+    else:
+        await arrived.put(None)
+
+
+@contextlib.asynccontextmanager
+async def take_off(router: Router, generation: Generation) -> AsyncIterator[Flights]:
+    """Submit every prompt; on leaving, whatever has not ended is cancelled.
+
+    Raises the RequestError of the first prompt that is refused; those before it are cancelled.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        flights = [
+            await stack.enter_async_context(await router.submit(request, generation.stop))
+            for request in generation.requests
+        ]
+        yield Flights(flights, generation.n)

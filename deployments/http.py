@@ -1,0 +1,258 @@
+"""The OpenAI-style HTTP API, as an ASGI application.
+
+Owns the endpoints and the way of a request through them:
+
+    read ─► convert ─► submit ─► tokens … ─► end
+    └── errors are responses ──┘ └─ streamed: errors are events; otherwise still responses
+
+Written straight to ASGI: between a flight's update and the socket stand one JSON string and one
+``send``. It knows neither sockets (``deployments.http_server``) nor how requests are placed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import KW_ONLY, dataclass, field
+from typing import TypeAlias
+
+import orjson
+
+from chairlift.cluster.config import HttpConfig
+from chairlift.cluster.errors import InternalError, MethodNotAllowed, NotFound, RequestError
+from chairlift.deployments.asgi import (
+    ClientGone,
+    Exchange,
+    Receive,
+    Scope,
+    Send,
+    lifespan,
+    refuse_websocket,
+)
+from chairlift.deployments.fan_in import Flights, Turn, take_off
+from chairlift.deployments.openai_convert import Converter, Generation
+from chairlift.deployments.openai_response import Choice, ResponseHead, response_body
+from chairlift.deployments.sse import DONE, ChunkEncoder
+from chairlift.router.chat_template import ChatTemplate
+from chairlift.router.placement import ReplicaView
+from chairlift.router.router import Router
+from chairlift.router.tokenizer import Tokenizer
+
+__all__ = ["HttpApp"]
+
+logger = logging.getLogger(__name__)
+
+INLINE_BODY = 4096
+"""Bytes; a longer body is parsed and tokenised in a thread, so that others' tokens flow on."""
+
+MODEL_PREFIX = "/v1/models/"
+
+Endpoint: TypeAlias = Callable[[Exchange], Awaitable[None]]
+Convert: TypeAlias = Callable[[bytes, str, int], Generation]
+
+
+@dataclass(eq=False)
+class HttpApp:
+    """Serves one model over one router.
+
+    Attributes:
+        router: owned by the caller, who also closes it.
+        template: None for a model that cannot chat.
+        model_name: what clients call the model.
+        context_length: tokens of a prompt and its answer at most; the replicas may allow less.
+        max_choices: of one HTTP request, prompts times ``n``.
+    """
+
+    router: Router
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    _: KW_ONLY
+    model_name: str
+    context_length: int
+    config: HttpConfig
+    max_choices: int
+    _started: int = field(init=False)
+    _converter: Converter = field(init=False)
+    _endpoints: dict[str, tuple[str, Endpoint]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._started = int(time.time())
+        self._converter = Converter(
+            self.tokenizer,
+            self.template,
+            model_name=self.model_name,
+            max_choices=self.max_choices,
+        )
+        self._endpoints = {
+            "/": ("GET", self._index),
+            "/health": ("GET", self._health),
+            "/metrics": ("GET", self._metrics),
+            "/v1/models": ("GET", self._models),
+            "/v1/chat/completions": ("POST", self._chat),
+            "/v1/completions": ("POST", self._completion),
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The ASGI entry."""
+        match scope["type"]:
+            case "http":
+                await self._serve(Exchange(scope, receive, send))
+            case "lifespan":
+                await lifespan(receive, send)
+            case "websocket":
+                await refuse_websocket(receive, send)
+
+    async def _serve(self, exchange: Exchange) -> None:
+        """Run the endpoint; the one place where errors become responses."""
+        try:
+            method, endpoint = self._find(exchange.path)
+            if exchange.method in ((method, "HEAD") if method == "GET" else (method,)):
+                await endpoint(exchange)
+            else:
+                error = MethodNotAllowed(f"This path takes {method}, not {exchange.method}")
+                await exchange.fail(error, headers=[(b"allow", method.encode())])
+        except ClientGone:
+            logger.debug("request %s: the client left", exchange.request_id)
+        except RequestError as error:
+            await exchange.fail(error)
+        except Exception:
+            logger.exception("request %s failed", exchange.request_id)
+            await exchange.fail(InternalError("The server failed; the fault is not in the request"))
+
+    def _find(self, path: str) -> tuple[str, Endpoint]:
+        """The method that a path takes, and its endpoint."""
+        if path.startswith(MODEL_PREFIX):
+            return "GET", self._model
+        if path not in self._endpoints:
+            raise NotFound(f"There is nothing at {path[:200]!r}")
+        return self._endpoints[path]
+
+    async def _index(self, exchange: Exchange) -> None:
+        await _respond_json(
+            exchange, {"model": self.model_name, "endpoints": sorted(self._endpoints)}
+        )
+
+    async def _health(self, exchange: Exchange) -> None:
+        """200 while at least one replica is live."""
+        views = self.router.replicas()
+        live = any(view.ready for view in views)
+        body = {
+            "status": "ok" if live else "unavailable",
+            "model": self.model_name,
+            "replicas": [_health_of(view) for view in views],
+        }
+        await _respond_json(exchange, body, status=200 if live else 503)
+
+    async def _metrics(self, exchange: Exchange) -> None:
+        page, content_type = self.router.metrics.render()
+        await exchange.respond(200, page, content_type=content_type)
+
+    async def _models(self, exchange: Exchange) -> None:
+        await _respond_json(exchange, {"object": "list", "data": [self._card()]})
+
+    async def _model(self, exchange: Exchange) -> None:
+        self._converter.check_model(exchange.path.removeprefix(MODEL_PREFIX))
+        await _respond_json(exchange, self._card())
+
+    def _card(self) -> dict[str, object]:
+        return {
+            "id": self.model_name,
+            "object": "model",
+            "created": self._started,
+            "owned_by": "chairlift",
+            "max_model_len": self._limit(),
+        }
+
+    def _limit(self) -> int:
+        """Tokens of a prompt and its answer at most, as things stand."""
+        replicas = self.router.max_sequence_tokens
+        return self.context_length if replicas is None else min(replicas, self.context_length)
+
+    async def _chat(self, exchange: Exchange) -> None:
+        await self._generate(exchange, self._converter.chat)
+
+    async def _completion(self, exchange: Exchange) -> None:
+        await self._generate(exchange, self._converter.completion)
+
+    async def _generate(self, exchange: Exchange, convert: Convert) -> None:
+        body = await exchange.read_json(self.config.max_body, self.config.body_timeout_s)
+        async with exchange.while_client_stays():
+            arguments = (body, exchange.request_id, self._limit())
+            if len(body) > INLINE_BODY:
+                generation = await asyncio.to_thread(convert, *arguments)
+            else:
+                generation = convert(*arguments)
+            del body, arguments  # megabytes, perhaps, that the tokens need not wait with
+            head = ResponseHead(
+                api=generation.api,
+                id=f"{generation.api.value}-{uuid.uuid4().hex}",
+                created=int(time.time()),
+                model=self.model_name,
+            )
+            async with take_off(self.router, generation) as flights:
+                if generation.stream:
+                    rest = await _stream(exchange, generation, head, flights)
+                else:
+                    rest = await _collect(generation, head, flights)
+        if generation.stream:
+            await exchange.end_stream(rest)
+        else:
+            await exchange.respond(200, rest)
+
+
+async def _respond_json(exchange: Exchange, body: object, *, status: int = 200) -> None:
+    await exchange.respond(status, orjson.dumps(body))
+
+
+def _health_of(view: ReplicaView) -> dict[str, object]:
+    """What is not known is null, never 0."""
+    load = view.load
+    return {
+        "id": view.replica_id,
+        "live": view.ready,
+        "running": load and load.running,
+        "waiting": load and load.waiting,
+        "blocks_used": load and load.blocks_used,
+        "blocks_total": load and load.blocks_total,
+        "report_age_s": view.load_age_s,
+    }
+
+
+async def _stream(
+    exchange: Exchange, generation: Generation, head: ResponseHead, flights: Flights
+) -> bytes:
+    """Send everything but the last events, which are returned."""
+    encoder = ChunkEncoder(head, generation.num_choices, include_usage=generation.include_usage)
+    await exchange.start_stream()
+    opening = encoder.opening()
+    async with contextlib.aclosing(flights.turns()) as turns:
+        async for turn in turns:
+            if events := _encode(turn, encoder):
+                await exchange.write(opening + events)
+                opening = b""
+    return (encoder.usage(flights.usage) if generation.include_usage else b"") + DONE
+
+
+def _encode(turn: Turn, encoder: ChunkEncoder) -> bytes:
+    events = []
+    for choice, update in turn:
+        if update.text:
+            events.append(encoder.text(choice, update.text))
+        if update.finish is not None:
+            events.append(encoder.finish(choice, update.finish))
+    return b"".join(events)
+
+
+async def _collect(generation: Generation, head: ResponseHead, flights: Flights) -> bytes:
+    """The whole response's body."""
+    choices = [Choice() for _ in range(generation.num_choices)]
+    async with contextlib.aclosing(flights.turns()) as turns:
+        async for turn in turns:
+            for choice, update in turn:
+                choices[choice].pieces.append(update.text)
+                choices[choice].finish = update.finish
+    return response_body(head, choices, flights.usage)

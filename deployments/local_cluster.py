@@ -1,0 +1,105 @@
+"""The Ray cluster that ``chairlift serve`` starts on this machine, and stops again.
+
+Owns Ray's flags, its folder and its end. Ray is imported late: its flags must stand in the
+environment before, and every process of the cluster inherits them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from chairlift.cluster.config import ServiceConfig, set_environment
+
+__all__ = ["LocalCluster", "replica_progress"]
+
+FLAGS: Mapping[str, str] = {
+    # One event loop a process, no Serve proxy: tokens never cross Serve (docs/adr/0006).
+    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+    "RAY_SERVE_ENABLE_DIRECT_INGRESS": "0",
+    "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0",
+    # Nothing leaves the machine that its owner did not ask for.
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+
+
+class LocalCluster:
+    """A context manager: inside it Ray runs, outside nothing of it is left."""
+
+    def __init__(self, config: ServiceConfig) -> None:
+        self._config = config
+        self._own_folder = config.ray.temp_dir is None
+        self._folder = Path(config.ray.temp_dir or tempfile.mkdtemp(prefix="chairlift-"))
+
+    @property
+    def folder(self) -> Path:
+        """Where Ray keeps its sockets and logs."""
+        return self._folder
+
+    def __enter__(self) -> Self:
+        set_environment(FLAGS)
+        import ray
+        from ray import serve
+
+        ray.init(
+            address="local",
+            namespace="chairlift",
+            num_cpus=self._config.workers.replicas,
+            include_dashboard=False,
+            object_store_memory=self._config.ray.object_store,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            _temp_dir=str(self._folder),
+        )
+        logging.getLogger("ray.serve").setLevel(logging.ERROR)
+        serve.start(proxy_location="Disabled")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        import ray
+        from ray import serve
+
+        # While its controller goes, Ray prints errors that mean nothing to anybody.
+        with contextlib.redirect_stdout(io.StringIO()):
+            try:
+                serve.shutdown()
+            finally:
+                ray.shutdown()
+        if self._own_folder and error is None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def replica_progress() -> list[tuple[str, float]]:
+    """Stage and fraction of every Worker that is starting or has started."""
+    import ray
+
+    names: list[Any] = ray.util.list_named_actors(all_namespaces=True)
+    calls = []
+    for entry in names:
+        if entry["name"].startswith("chairlift-worker-"):
+            try:
+                worker = ray.get_actor(entry["name"], namespace=entry["namespace"])
+            except ValueError:  # it ended in between
+                continue
+            calls.append(worker.progress.remote())
+    done, _ = ray.wait(calls, num_returns=len(calls), timeout=1.0) if calls else ([], [])
+    progress = []
+    for call in done:
+        try:
+            progress.append(ray.get(call))
+        except ray.exceptions.RayActorError:
+            continue
+    return progress

@@ -1,0 +1,291 @@
+"""From the bodies of the OpenAI-style API to ``cluster.protocol``.
+
+Owns the meaning of the fields: defaults, the chat template, tokens, and every limit that needs
+to know them. A ``Generation`` that leaves here cannot be invalid. It knows neither HTTP nor
+streaming, and no router: how long a sequence may get is passed in, since that changes with the
+replicas.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from chairlift.cluster.errors import InvalidRequest, NotFound
+from chairlift.cluster.protocol import Request, SamplingParams
+from chairlift.deployments.openai_response import Api
+from chairlift.deployments.openai_schema import (
+    ChatBody,
+    CompletionBody,
+    GenerationBody,
+    Message,
+    parse_body,
+)
+
+__all__ = ["ChatRenderer", "Converter", "Generation", "TextEncoder"]
+
+DEFAULT_COMPLETION_TOKENS = 16
+"""What OpenAI's completions endpoint generates where nothing is asked."""
+
+SMALLEST = 1e-6
+"""A lower temperature is greedy, and a lower ``top_p`` is this one. Both keep the likeliest token
+only; smaller values would not make it through float32."""
+
+PROBE_CHARACTERS = 16
+"""Per token that would fit: how much of a very long text is tokenised to see whether it could."""
+
+_ROLES_OF_TEMPLATES = {"developer": "system"}
+"""OpenAI renamed the system role; the models' templates did not."""
+
+
+class TextEncoder(Protocol):
+    """What is needed of ``router.tokenizer.Tokenizer``."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    def encode(self, text: str, *, add_special: bool) -> list[int]: ...
+
+    def token_bytes(self, id_: int, *, skip_special: bool = True) -> bytes: ...
+
+
+class ChatRenderer(Protocol):
+    """What is needed of ``router.chat_template.ChatTemplate``."""
+
+    def render(self, messages: list[dict[str, Any]], *, add_generation_prompt: bool) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """An HTTP request that can be run.
+
+    Attributes:
+        requests: one for each prompt, all with the same ``n``; choice ``c`` of prompt ``p`` is
+            the response's choice ``p × n + c``.
+        stop: texts that end a choice and are no part of it.
+        stream, include_usage: how to answer.
+    """
+
+    api: Api
+    requests: tuple[Request, ...]
+    stop: tuple[str, ...]
+    stream: bool
+    include_usage: bool
+
+    @property
+    def n(self) -> int:
+        """Choices of each prompt."""
+        return self.requests[0].n
+
+    @property
+    def num_choices(self) -> int:
+        return len(self.requests) * self.n
+
+
+class Converter:
+    """Turns bodies into generations, for one model."""
+
+    def __init__(
+        self,
+        tokenizer: TextEncoder,
+        template: ChatRenderer | None,
+        *,
+        model_name: str,
+        max_choices: int,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._template = template
+        self._model_name = model_name
+        self._max_choices = max_choices
+        self._longest_token = max(
+            len(tokenizer.token_bytes(id_, skip_special=False))
+            for id_ in range(tokenizer.vocab_size)
+        )
+
+    def chat(self, body: bytes, request_id: str, limit: int) -> Generation:
+        """POST /v1/chat/completions, whose sequences may have ``limit`` tokens.
+
+        Raises InvalidRequest or NotFound.
+        """
+        chat = parse_body(ChatBody, body)
+        self.check_model(chat.model)
+        self._check_choices(1, chat.n)
+        if self._template is None:
+            raise InvalidRequest(
+                "messages: the model has no chat template; use /v1/completions", param="messages"
+            )
+        self._check_size(sum(len(message.text) for message in chat.messages), "messages", limit)
+        text = self._template.render(
+            [_for_template(message) for message in chat.messages], add_generation_prompt=True
+        )
+        prompt = self._encode(text, "messages", limit, add_special=False)
+        if chat.max_completion_tokens is not None:
+            room = _Room(limit, chat.max_completion_tokens, "max_completion_tokens")
+        else:
+            room = _Room(limit, chat.max_tokens, "max_tokens")
+        sized = [(prompt, room.left(prompt, "messages"))]
+        return self._generation(Api.CHAT, chat, request_id, sized)
+
+    def completion(self, body: bytes, request_id: str, limit: int) -> Generation:
+        """POST /v1/completions; as ``chat``."""
+        completion = parse_body(CompletionBody, body)
+        self.check_model(completion.model)
+        room = _Room(limit, completion.max_tokens, "max_tokens", DEFAULT_COMPLETION_TOKENS)
+        prompts = _named_prompts(completion.prompt)
+        self._check_choices(len(prompts), completion.n)
+        sized = []
+        for name, prompt in prompts:
+            if isinstance(prompt, str):
+                tokens = self._encode(prompt, name, limit, add_special=True)
+            else:
+                tokens = prompt
+            sized.append((tokens, room.left(tokens, name)))
+            self._check_tokens(tokens, name)
+        return self._generation(Api.COMPLETION, completion, request_id, sized)
+
+    def check_model(self, name: str | None) -> None:
+        """Raises NotFound unless ``name`` is the served model's, or left out."""
+        if name is not None and name != self._model_name:
+            raise NotFound(
+                f"model: {name[:200]!r} is not served here; {self._model_name!r} is",
+                param="model",
+                code="model_not_found",
+            )
+
+    def _check_choices(self, prompts: int, n: int) -> None:
+        """Counts are checked before anything is tokenised."""
+        if prompts > self._max_choices:
+            raise InvalidRequest(
+                f"prompt: {prompts} prompts, but one request may have {self._max_choices}",
+                param="prompt",
+            )
+        if prompts * n > self._max_choices:
+            raise InvalidRequest(
+                f"n: one request may have {self._max_choices} choices, prompts times n", param="n"
+            )
+
+    def _check_tokens(self, tokens: Sequence[int], param: str) -> None:
+        size = self._tokenizer.vocab_size
+        if not tokens or 0 <= min(tokens) <= max(tokens) < size:
+            return
+        index = next(i for i, token in enumerate(tokens) if not 0 <= token < size)
+        raise InvalidRequest(
+            f"{param}[{index}]: must be a token id, from 0 to {size - 1}", param=f"{param}[{index}]"
+        )
+
+    def _encode(self, text: str, param: str, limit: int, *, add_special: bool) -> list[int]:
+        if not text:
+            raise InvalidRequest(f"{param}: must not be empty", param=param)
+        self._check_size(len(text), param, limit)
+        probe = text[: limit * PROBE_CHARACTERS]
+        if len(probe) < len(text):
+            # Only near the cut can the probe's tokens differ from the whole text's, so twice too
+            # many are proof enough.
+            if len(self._tokenizer.encode(probe, add_special=False)) > 2 * limit:
+                raise _too_long(param, limit)
+        return self._tokenizer.encode(text, add_special=add_special)
+
+    def _check_size(self, characters: int, param: str, limit: int) -> None:
+        """Refuse, at no cost, what would not fit if all tokens were the longest one."""
+        if characters > limit * self._longest_token:
+            raise _too_long(param, limit)
+
+    def _generation(
+        self,
+        api: Api,
+        body: GenerationBody,
+        request_id: str,
+        prompts: Sequence[tuple[list[int], int]],
+    ) -> Generation:
+        """``prompts``: tokens and ``max_tokens`` of each."""
+        self._check_tokens(body.stop_token_ids, "stop_token_ids")
+        options = body.stream_options
+        return Generation(
+            api=api,
+            requests=tuple(
+                Request(
+                    id=request_id,
+                    prompt=tuple(prompt),
+                    n=body.n,
+                    sampling=self._sampling(body, max_tokens),
+                )
+                for prompt, max_tokens in prompts
+            ),
+            stop=tuple(dict.fromkeys([body.stop] if isinstance(body.stop, str) else body.stop)),
+            stream=body.stream,
+            include_usage=options is not None and bool(options.include_usage),
+        )
+
+    def _sampling(self, body: GenerationBody, max_tokens: int) -> SamplingParams:
+        seed = secrets.randbits(64) if body.seed is None else body.seed % 2**64
+        return SamplingParams(
+            max_tokens=max_tokens,
+            seed=seed,
+            temperature=body.temperature if body.temperature >= SMALLEST else 0.0,
+            top_p=max(body.top_p, SMALLEST),
+            top_k=body.top_k if 0 < body.top_k < self._tokenizer.vocab_size else 0,
+            min_p=body.min_p,
+            stop_token_ids=tuple(dict.fromkeys(body.stop_token_ids)),
+            ignore_eos=body.ignore_eos,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """How many tokens a sequence may have, and how many of them a client wants generated.
+
+    Attributes:
+        limit: prompt plus output at most.
+        asked: None where the client left it out; then ``default``, or all that is left.
+        param: the field that asked.
+    """
+
+    limit: int
+    asked: int | None
+    param: str
+    default: int | None = None
+
+    def left(self, prompt: Sequence[int], param: str) -> int:
+        """``max_tokens`` after ``prompt``, which the client calls ``param``."""
+        if not prompt:
+            raise InvalidRequest(f"{param}: must not be empty", param=param)
+        left = self.limit - len(prompt)
+        if left < 1:
+            raise InvalidRequest(
+                f"{param}: has {len(prompt)} tokens, which leaves no room for an answer; both "
+                f"together may have {self.limit}",
+                param=param,
+                code="context_length_exceeded",
+            )
+        if self.asked is None:
+            return left if self.default is None else min(self.default, left)
+        if self.asked > left:
+            raise InvalidRequest(
+                f"{self.param}: at most {left} after a prompt of {len(prompt)} tokens; both "
+                f"together may have {self.limit}",
+                param=self.param,
+                code="context_length_exceeded",
+            )
+        return self.asked
+
+
+def _too_long(param: str, limit: int) -> InvalidRequest:
+    return InvalidRequest(
+        f"{param}: more than the {limit} tokens that prompt and answer may have together",
+        param=param,
+        code="context_length_exceeded",
+    )
+
+
+def _for_template(message: Message) -> dict[str, Any]:
+    role = _ROLES_OF_TEMPLATES.get(message.role, message.role)
+    return {"role": role, "content": message.text}
+
+
+def _named_prompts(prompt: str | list[str] | list[int] | list[list[int]]) -> list[tuple[str, Any]]:
+    """Each prompt, a text or token ids, with the name that a client would give it."""
+    if isinstance(prompt, str) or isinstance(prompt[0], int):
+        return [("prompt", prompt)]
+    return [(f"prompt[{index}]", one) for index, one in enumerate(prompt)]

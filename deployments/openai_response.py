@@ -1,0 +1,104 @@
+"""The answers of the OpenAI-style API that come in one piece.
+
+Owns the shape of responses and errors; streamed answers are written in ``deployments.sse``. It
+knows nothing of how the text came about.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from chairlift.cluster.errors import RequestError
+
+__all__ = ["Api", "Choice", "ResponseHead", "Usage", "error_body", "response_body"]
+
+
+class Api(enum.Enum):
+    """The two endpoints that generate; the value is the prefix of their responses' ids."""
+
+    CHAT = "chatcmpl"
+    COMPLETION = "cmpl"
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseHead:
+    """What a response and each of its chunks begin with.
+
+    ``created`` is in seconds of Unix time.
+    """
+
+    api: Api
+    id: str
+    created: int
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one HTTP request; a prompt counts once, whatever ``n`` is."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+    def as_json(self) -> dict[str, int]:
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+        }
+
+
+@dataclass(slots=True)
+class Choice:
+    """One choice of a response that is not streamed, as it grows."""
+
+    pieces: list[str] = field(default_factory=list)
+    finish: str | None = None
+
+
+def response_body(head: ResponseHead, choices: Sequence[Choice], usage: Usage) -> bytes:
+    """The body of a response that is not streamed."""
+    chat = head.api is Api.CHAT
+    return orjson.dumps(
+        {
+            "id": head.id,
+            "object": "chat.completion" if chat else "text_completion",
+            "created": head.created,
+            "model": head.model,
+            "choices": [
+                {
+                    "index": index,
+                    **_content(head.api, "".join(choice.pieces)),
+                    "logprobs": None,
+                    "finish_reason": choice.finish,
+                }
+                for index, choice in enumerate(choices)
+            ],
+            "usage": usage.as_json(),
+        }
+    )
+
+
+def _content(api: Api, text: str) -> dict[str, Any]:
+    if api is Api.CHAT:
+        return {"message": {"role": "assistant", "content": text, "refusal": None}}
+    return {"text": text}
+
+
+def error_body(error: RequestError) -> bytes:
+    """An error in OpenAI's form."""
+    return orjson.dumps(
+        {
+            "error": {
+                "message": error.message,
+                "type": error.kind,
+                "param": error.param,
+                "code": error.code,
+            }
+        }
+    )

@@ -1,0 +1,212 @@
+"""``chairlift serve``: start everything on this machine, say how to use it, stop it all again.
+
+Owns the order of a start, its progress on the screen, and the signals.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import re
+import signal
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from types import FrameType
+from typing import TYPE_CHECKING, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from chairlift.cluster.config import ServiceConfig, load_config
+from chairlift.cluster.errors import StartupError
+from chairlift.cluster.model_spec import ModelSpec
+from chairlift.cluster.protocol import Batching
+from chairlift.deployments.local_cluster import LocalCluster, replica_progress
+from chairlift.deployments.preflight import preflight
+
+if TYPE_CHECKING:
+    from ray.serve.schema import ApplicationStatusOverview
+
+__all__ = ["FLAG_PATHS", "add_arguments", "run"]
+
+FLAG_PATHS = {
+    "model": "model.path",
+    "model_name": "model.name",
+    "host": "http.host",
+    "port": "http.port",
+    "replicas": "workers.replicas",
+    "routers": "router.replicas",
+    "max_sequences": "engine.max_sequences",
+    "token_budget": "engine.token_budget",
+    "kv_memory": "engine.kv_memory",
+    "batching": "engine.batching",
+}
+"""Each flag is a path in the configuration tree."""
+
+POLL_S = 0.25
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of ``serve``; each overrides the same path of the configuration file."""
+    parser.add_argument("--config", metavar="FILE", help="YAML configuration")
+    parser.add_argument("--model", help="smollm2, a GGUF file or a Hugging Face folder")
+    parser.add_argument("--model-name", help="the name that clients use")
+    parser.add_argument("--host", help="address to listen on (127.0.0.1)")
+    parser.add_argument("--port", type=int, help="port to listen on (8000)")
+    parser.add_argument("--replicas", type=int, help="copies of the model (1)")
+    parser.add_argument("--routers", type=int, help="routers that share the port (1)")
+    parser.add_argument("--max-sequences", type=int, help="seats of one replica (32)")
+    parser.add_argument("--token-budget", type=int, help="tokens of one step at most (512)")
+    parser.add_argument("--kv-memory", metavar="SIZE", help="KV cache of one replica (auto)")
+    parser.add_argument("--batching", help=", ".join(mode.value for mode in Batching))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until a signal; 0 after a clean stop. Raises StartupError."""
+    overrides = {path: getattr(arguments, flag) for flag, path in FLAG_PATHS.items()}
+    console = Console()
+    checked = preflight(load_config(arguments.config, overrides))
+    stop = _StopSignal()
+    with contextlib.ExitStack() as stack:
+        with _Progress(console) as progress:
+            progress("starting Ray", 0.0)
+            cluster = stack.enter_context(LocalCluster(checked.config))
+            stop.listen()
+            try:
+                _deploy(checked.config, progress, stop)
+            except StartupError as error:
+                raise StartupError(f"{error} (logs: {cluster.folder})") from None
+        if not stop.is_set():
+            _print_ready(console, checked.config, checked.spec)
+            stop.wait()
+        console.print("stopping …")
+    console.print("stopped")
+    return 0
+
+
+def _deploy(config: ServiceConfig, report: Callable[[str, float], None], stop: _StopSignal) -> None:
+    """Deploy the application and wait until all of it serves, or until ``stop``."""
+    from ray import serve
+
+    from chairlift.deployments.application import APPLICATION, build_application
+
+    report("starting the router and the workers", 0.0)
+    serve.run_many(
+        [serve.RunTarget(build_application(config), name=APPLICATION, route_prefix=None)],
+        wait_for_applications_running=False,
+    )
+    deadline = time.monotonic() + config.workers.start_timeout_s
+    while not stop.wait(POLL_S):
+        status = serve.status().applications[APPLICATION]
+        if status.status == "DEPLOY_FAILED":
+            raise StartupError(_failure(status))
+        if status.status == "RUNNING" and _ready_replicas(config) >= config.workers.replicas:
+            return
+        if time.monotonic() > deadline:
+            raise StartupError(
+                f"not ready after {config.workers.start_timeout_s:.0f} s; if it is only slow, "
+                "raise workers.start_timeout_s"
+            )
+        stages = replica_progress()
+        if stages:
+            report(*min(stages, key=lambda stage: stage[1]))
+
+
+def _failure(status: ApplicationStatusOverview) -> str:
+    """The most telling line of what Serve says of a failed start."""
+    messages = [status.message, *(each.message for each in status.deployments.values())]
+    for message in messages:
+        for line in reversed(message.splitlines()):
+            match = re.match(r"(?:chairlift\.[\w.]+|\w*Error): (.+)", line.strip())
+            if match is not None:
+                return f"a part did not start: {match[1]}"
+    return "a part did not start: " + " ".join(" ".join(messages).split())[:500]
+
+
+def _ready_replicas(config: ServiceConfig) -> int:
+    """Live replicas as the router sees them; 0 while it does not answer."""
+    try:
+        with urllib.request.urlopen(f"{_url(config)}/health", timeout=2.0) as answer:
+            return sum(replica["live"] for replica in json.load(answer)["replicas"])
+    except (OSError, ValueError):
+        return 0
+
+
+def _url(config: ServiceConfig) -> str:
+    """The address to use from this machine."""
+    host = config.http.host
+    if host in ("0.0.0.0", "::"):
+        host = "127.0.0.1"
+    return f"http://{f'[{host}]' if ':' in host else host}:{config.http.port}"
+
+
+def _print_ready(console: Console, config: ServiceConfig, spec: ModelSpec) -> None:
+    url, model = _url(config), config.model.name or spec.name
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hello!"}]})
+    python = (
+        f"import openai; print(openai.OpenAI(base_url='{url}/v1', api_key='-')"
+        f".chat.completions.create(model='{model}', messages=[{{'role': 'user', "
+        "'content': 'Hello!'}]).choices[0].message.content)"
+    )
+    console.print(f"\n[bold]Chairlift serves {model} at {url}[/bold]\n")
+    for line in (
+        f"curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'",
+        f'python -c "{python}"',
+        f"chairlift chat --url {url}",
+    ):
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+    console.print("\nCtrl-C stops it.\n")
+
+
+class _StopSignal:
+    """An event that SIGINT or SIGTERM sets; a second SIGINT interrupts at once."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self.is_set, self.wait = self._event.is_set, self._event.wait
+        self.listen()
+
+    def listen(self) -> None:
+        """Take the signals; again after Ray, which takes SIGTERM for itself when it starts."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._handle)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._event.is_set():
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        self._event.set()
+
+
+class _Progress:
+    """The present stage of the start: a bar on a terminal, a line a stage elsewhere."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._stage = ""
+        self._bar = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task("", total=1.0)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.stop()
+
+    def __call__(self, stage: str, fraction: float) -> None:
+        """Show that ``fraction`` of ``stage`` is done."""
+        if stage != self._stage and not self._console.is_terminal:
+            self._console.print(f"{stage} …")
+        self._stage = stage
+        self._bar.update(self._task, description=stage, completed=fraction)

@@ -1,0 +1,137 @@
+"""The truth that every kernel is compared with: plain, slow and obviously right.
+
+Owns the meaning of each kernel. Works in whatever precision its inputs have; tests give it
+float64. Loops over rows, heads and positions instead of being clever, and shares no code with
+the kernels.
+
+Layout of a K or V cache: (blocks, block_size, kv_heads, head_dim). A *slot* numbers positions
+across the whole cache: ``block × block_size + offset``. A sequence's position ``p`` lives in
+block ``table[p // block_size]`` at offset ``p % block_size``.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "apply_rope",
+    "kv_write",
+    "paged_attention",
+    "rms_norm",
+    "sample",
+    "sampling_distribution",
+    "silu_mul",
+]
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """``x / sqrt(mean(x²) + eps) × weight`` over the last dimension."""
+    return x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight
+
+
+def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate pairs ``(x[i], x[i + dim/2])`` of each head; elements from ``dim`` on pass through.
+
+    Args:
+        x: (rows, heads, head_dim).
+        cos: (rows, dim / 2), dim ≤ head_dim.
+        sin: as ``cos``.
+    """
+    out = x.clone()
+    half = cos.shape[1]
+    for row in range(x.shape[0]):
+        for pair in range(half):
+            first, second = x[row, :, pair], x[row, :, pair + half]
+            out[row, :, pair] = first * cos[row, pair] - second * sin[row, pair]
+            out[row, :, pair + half] = second * cos[row, pair] + first * sin[row, pair]
+    return out
+
+
+def kv_write(cache: Tensor, new: Tensor, slots: Tensor) -> None:
+    """Store ``new`` (rows, kv_heads, head_dim) at ``slots`` (rows,) of ``cache``, in place."""
+    block_size = cache.shape[1]
+    for row, slot in enumerate(slots.tolist()):
+        cache[slot // block_size, slot % block_size] = new[row]
+
+
+def paged_attention(
+    query: Tensor,
+    caches: tuple[Tensor, Tensor],
+    block_tables: Tensor,
+    context_lens: Tensor,
+    query_lens: Tensor,
+) -> Tensor:
+    """Causal attention of each sequence's last tokens to all its tokens so far.
+
+    Args:
+        query: (rows, heads, head_dim); the sequences' rows one after the other.
+        caches: K and V.
+        block_tables: (sequences, blocks); entries behind a sequence's end mean nothing.
+        context_lens: (sequences,) tokens in the cache, the present rows included.
+        query_lens: (sequences,) present rows of each, at least 1.
+
+    Returns:
+        As ``query``.
+    """
+    key_cache, value_cache = caches
+    block_size, kv_heads = key_cache.shape[1:3]
+    group = query.shape[1] // kv_heads
+    out = torch.empty_like(query)
+    row = 0
+    for table, context, count in zip(
+        block_tables.tolist(), context_lens.tolist(), query_lens.tolist(), strict=True
+    ):
+        for position in range(context - count, context):
+            seen = [(table[p // block_size], p % block_size) for p in range(position + 1)]
+            keys = torch.stack([key_cache[block, offset] for block, offset in seen])
+            values = torch.stack([value_cache[block, offset] for block, offset in seen])
+            for head in range(query.shape[1]):
+                scores = keys[:, head // group] @ query[row, head] / math.sqrt(query.shape[2])
+                out[row, head] = torch.softmax(scores, 0) @ values[:, head // group]
+            row += 1
+    return out
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    """``silu(gate) × up`` of (rows, gate then up)."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return gate / (1 + torch.exp(-gate)) * up
+
+
+def sampling_distribution(
+    logits: Tensor, temperature: float, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0
+) -> Tensor:
+    """Probability of each token, (vocabulary,) float64; see ``sampling.sample`` for the rules."""
+    largest = torch.finfo(torch.float32).max
+    clean = logits.double().nan_to_num(-largest, largest, -largest)
+    descending = sorted(range(len(clean)), key=lambda token: (-clean[token].item(), token))
+    if temperature == 0:
+        probabilities = torch.zeros_like(clean)
+        probabilities[descending[0]] = 1.0
+        return probabilities
+    probabilities = torch.softmax(clean / temperature, 0)
+    probabilities[probabilities < min_p * probabilities.max()] = 0
+    if top_k:
+        probabilities[descending[top_k:]] = 0
+    if top_p < 1:
+        total, before = probabilities.sum().item(), 0.0
+        for token in descending:
+            mass = probabilities[token].item()
+            if before >= top_p * total:
+                probabilities[token] = 0
+            before += mass
+    return probabilities / probabilities.sum()
+
+
+def sample(probabilities: Tensor, uniform: float) -> int:
+    """The first token at which the running sum of ``probabilities`` exceeds ``uniform``."""
+    running, last = 0.0, 0
+    for token, mass in enumerate(probabilities.tolist()):
+        if mass > 0:
+            running, last = running + mass, token
+            if running > uniform:
+                return token
+    return last

@@ -1,0 +1,167 @@
+"""A model's chat template: messages in, prompt text out.
+
+Owns finding, compiling and running the Jinja template that comes with a model. The template is
+somebody else's program, so it runs in a sandbox and cannot change what it is given. It knows
+nothing of token ids.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+import jinja2
+from jinja2.ext import Extension
+from jinja2.nodes import Node
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from chairlift.cluster.errors import InvalidRequest, ModelError
+from chairlift.cluster.gguf_file import GgufFile
+from chairlift.router.tokenizer import Tokenizer, read_json
+
+__all__ = ["ChatTemplate"]
+
+
+class ChatTemplate:
+    """One compiled template; stateless, so threads may share it."""
+
+    __slots__ = ("_template", "_tokens")
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        bos_token: str | None = None,
+        eos_token: str | None = None,
+        now: Callable[[], datetime] = datetime.now,
+    ) -> None:
+        """Compile.
+
+        Args:
+            source: the template, in Jinja, for the environment that Hugging Face defined.
+            bos_token: what the variable of this name holds; None is empty text.
+            eos_token: likewise.
+            now: the clock behind ``strftime_now``.
+
+        Raises:
+            ModelError: the template is not valid Jinja.
+        """
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=["jinja2.ext.loopcontrols", _Generation],
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _raise
+        environment.globals["strftime_now"] = lambda form: now().strftime(form)
+        try:
+            self._template = environment.from_string(source)
+        except jinja2.TemplateSyntaxError as error:
+            raise ModelError(
+                f"the model's chat template is wrong in line {error.lineno}: {error.message}"
+            ) from None
+        self._tokens = {"bos_token": bos_token or "", "eos_token": eos_token or ""}
+
+    @classmethod
+    def load(cls, path: Path, tokenizer: Tokenizer) -> ChatTemplate | None:
+        """The template of a Hugging Face folder or GGUF file; None if the model has none.
+
+        Raises:
+            ModelError: a file cannot be read, or the template is not valid Jinja.
+        """
+        source = _from_folder(path) if path.is_dir() else _from_gguf(path)
+        if source is None:
+            return None
+        return cls(source, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True
+    ) -> str:
+        """The prompt, with the special tokens written out.
+
+        Args:
+            messages: with ``role`` and ``content``, as the model wants them.
+            add_generation_prompt: end with the begin of the assistant's answer.
+
+        Raises:
+            InvalidRequest: the template refuses these messages or cannot handle them.
+        """
+        try:
+            return self._template.render(
+                messages=messages,
+                add_generation_prompt=add_generation_prompt,
+                tools=None,
+                documents=None,
+                **self._tokens,
+            )
+        except Exception as error:  # whatever a foreign program may raise
+            raise InvalidRequest(
+                f"the model's chat template does not take these messages: {error}",
+                param="messages",
+            ) from error
+
+
+class _Generation(Extension):
+    """``{% generation %}``: marks what training learns from; here its content is just output."""
+
+    tags = {"generation"}  # noqa: RUF012 (so declared by the base class)
+
+    def parse(self, parser: Parser) -> list[Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON as models were trained on it: no HTML escapes, letters of all scripts as they are."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _raise(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _from_gguf(path: Path) -> str | None:
+    return _text_or_none(GgufFile.open(path).metadata.get("tokenizer.chat_template"))
+
+
+def _from_folder(folder: Path) -> str | None:
+    """Its own file comes before the entry in ``tokenizer_config.json``, which may be a list."""
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        return _read_text(file)
+    found = read_json(folder / "tokenizer_config.json").get("chat_template")
+    if isinstance(found, list):
+        named = {
+            entry.get("name"): entry.get("template") for entry in found if isinstance(entry, dict)
+        }
+        found = named.get("default")
+    return _text_or_none(found)
+
+
+def _text_or_none(found: object) -> str | None:
+    return found if isinstance(found, str) and found else None
+
+
+def _read_text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ModelError(f"cannot read {file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ModelError(f"{file} is not UTF-8 text") from None

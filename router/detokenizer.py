@@ -1,0 +1,62 @@
+"""From a sequence's tokens to the text that may be sent now.
+
+Owns one choice's decoding state: a character of which some bytes are still to come, and text
+that may be the beginning of a stop string. It knows nothing of requests or of the network.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+
+from chairlift.router.stop_strings import StopScanner
+from chairlift.router.tokenizer import Tokenizer
+
+__all__ = ["Detokenizer"]
+
+
+class Detokenizer:
+    """Incremental ``Tokenizer.decode``, cut before the first stop string.
+
+    All pieces together, with that of ``finish``, are ``tokenizer.decode(tokens)`` up to there.
+    A piece holds whole characters; U+FFFD stands in it only where the tokens' bytes are no
+    UTF-8, whatever comes next. The cost of a token does not grow with the text.
+
+    Attributes:
+        num_tokens: tokens consumed, the one that completed the stop string being the last.
+    """
+
+    __slots__ = ("_at_start", "_scanner", "_tokenizer", "_utf8", "num_tokens")
+
+    def __init__(self, tokenizer: Tokenizer, stop: tuple[str, ...] = ()) -> None:
+        """Start a text; ValueError if a stop string is empty."""
+        self._tokenizer = tokenizer
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._at_start = tokenizer.strips_space
+        self._scanner = StopScanner(stop)
+        self.num_tokens = 0
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string is complete; the text ends before it."""
+        return self._scanner.stopped
+
+    def feed(self, tokens: Sequence[int]) -> str:
+        """The text that is safe to send now; tokens after a complete stop string are ignored."""
+        pieces = []
+        for token in tokens:
+            if self.stopped:
+                break
+            self.num_tokens += 1
+            pieces.append(self._pass(self._utf8.decode(self._tokenizer.token_bytes(token))))
+        return "".join(pieces)
+
+    def finish(self) -> str:
+        """The withheld rest, as no more tokens come; half a character becomes U+FFFD."""
+        return self._pass(self._utf8.decode(b"", final=True)) + self._scanner.finish()
+
+    def _pass(self, text: str) -> str:
+        if self._at_start and text:
+            self._at_start = False
+            text = text.removeprefix(" ")
+        return self._scanner.feed(text)

@@ -1,0 +1,138 @@
+"""The embedded model's greedy text, token for token, against transformers in float32."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+from chairlift.cluster.errors import ModelError
+from chairlift.cluster.model_files import read_spec, resolve_model
+from chairlift.router.tokenizer import Tokenizer
+from chairlift.workers.model_runner import ModelRunner
+from chairlift.workers.weights import load_weights
+from support.decoding import Decoder, make_sequence
+from support.llama_models import transformers_model
+
+OUTPUT = 64
+TIE = 1e-4
+BLOCK_SIZE, BLOCKS = 16, 700
+SHAPE_KEYS = (
+    "head_dim",
+    "hidden_size",
+    "intermediate_size",
+    "max_position_embeddings",
+    "num_attention_heads",
+    "num_hidden_layers",
+    "num_key_value_heads",
+    "rms_norm_eps",
+    "rope_theta",
+    "tie_word_embeddings",
+    "vocab_size",
+)
+
+try:
+    MODEL = resolve_model("smollm2")
+except ModelError as error:
+    pytest.skip(str(error), allow_module_level=True)
+
+
+def chat(user: str, system: str | None = None) -> str:
+    start = "" if system is None else f"<|im_start|>system\n{system}<|im_end|>\n"
+    return f"{start}<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n"
+
+
+STORY = (
+    "In the year {0}, keeper number {0} of the lighthouse wrote: the wind was {1} knots, "
+    "{2} ships passed, and the lamp burned {3} pints of oil. Nothing else happened.\n"
+)
+PROMPTS = {
+    "a word": "The",
+    "a fact": "The capital of France is",
+    "a list": "Monday, Tuesday, Wednesday,",
+    "a question": chat("Why is the sky blue?"),
+    "a system prompt": chat("Write a haiku about rivers.", "You are a poet."),
+    "an empty system prompt": chat("What is 17 + 25?", ""),
+    "an empty question": chat(""),
+    "two turns": chat("Hi!") + "Hello! How can I help?<|im_end|>\n" + chat("Tell me a joke."),
+    "code": chat("Write a Python function that reverses a linked list."),
+    "a program": "def fibonacci(n):\n    if n < 2:\n        return n\n    return",
+    "json": '{"name": "Ada", "born": 1815, "languages": ["English", "French"], "known_for":',
+    "accents": chat("Décrivez un café à Orléans où l'on mange des crêpes à la crème brûlée."),
+    "german": "Die Würde des Menschen ist unantastbar. Sie zu achten und zu schützen ist",
+    "chinese": chat("请用中文介绍一下长城。"),
+    "japanese": "吾輩は猫である。名前はまだ無い。",
+    "arabic": "مرحبا بالعالم، كيف حالك اليوم؟",
+    "emoji": chat("Explain these: 🎿🚡🏔️ 👩‍🚀 🇫🇷"),
+    "numbers": "1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89,",
+    "white space": "\n\n\t  x   =    1\n\n\n\t\ty\t=\t2   \n",
+    "3,000 tokens": "".join(STORY.format(1800 + i, i % 60, i * 7 % 31, i % 9) for i in range(120)),
+}
+
+
+@dataclass(frozen=True)
+class Loaded:
+    runner: ModelRunner
+    reference: torch.nn.Module
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    spec = read_spec(MODEL)
+    weights = load_weights(spec, lambda _: None)
+    reference = transformers_model(spec, weights)
+    runner = ModelRunner(spec, weights, num_blocks=BLOCKS, block_size=BLOCK_SIZE)
+    return Loaded(runner, reference)
+
+
+def test_greedy_continuations(loaded, capsys):
+    tokenizer = Tokenizer.load(MODEL)
+    sequences = {
+        name: make_sequence(
+            index, tokenizer.encode(text, add_special=False)[:3000], max_tokens=OUTPUT
+        )
+        for index, (name, text) in enumerate(PROMPTS.items())
+    }
+    assert sequences["3,000 tokens"].num_prompt == 3000
+    # The runner batches all twenty, in steps of 512 tokens, over blocks in descending order.
+    Decoder(loaded.runner, range(BLOCKS), BLOCK_SIZE).run(list(sequences.values()))
+
+    ties, differences = [], []
+    for name, sequence in sequences.items():
+        output = torch.tensor(sequence.tokens[sequence.num_prompt :])
+        assert len(output) == OUTPUT
+        logits = continuation_logits(loaded.reference, sequence.tokens)
+        best, chosen = logits.max(-1)
+        gaps = best - logits.gather(1, output[:, None])[:, 0]
+        for at in (chosen != output).nonzero()[:, 0].tolist():
+            line = (
+                f"{name}, output {at}: token {output[at]} here, {chosen[at]} in transformers, "
+                f"whose logits differ by {gaps[at]:.1e}"
+            )
+            (ties if gaps[at] <= TIE else differences).append(line)
+    if ties:
+        with capsys.disabled():
+            print("\nties, which count as equal:", *ties, sep="\n  ")
+    assert not differences, "\n".join(differences)
+
+
+def test_weights_and_shape_are_those_that_transformers_reads_from_the_same_file(loaded):
+    theirs = load_gguf_checkpoint(MODEL, return_tensors=True, model_to_load=loaded.reference)
+    ours = dict(loaded.reference.state_dict())
+    assert torch.equal(ours["model.embed_tokens.weight"], ours.pop("lm_head.weight"))
+    assert theirs["tensors"].keys() == ours.keys()
+    for name, tensor in theirs["tensors"].items():
+        assert torch.equal(tensor, ours[name]), name
+    config = loaded.reference.config.to_dict()
+    config["rope_theta"] = config["rope_parameters"]["rope_theta"]
+    for key in SHAPE_KEYS:
+        assert theirs["config"][key] == pytest.approx(config[key]), key
+
+
+def continuation_logits(model, tokens):
+    """What each of the last tokens was chosen from: (OUTPUT, vocabulary)."""
+    with torch.inference_mode():
+        out = model(torch.tensor([tokens[:-1]]), use_cache=False, logits_to_keep=OUTPUT)
+    return out.logits[0]

@@ -1,0 +1,165 @@
+"""An engine with a fake model, and what its sequences would give alone."""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from chairlift.cluster.protocol import (
+    Controls,
+    Delta,
+    FinishReason,
+    ReplicaInfo,
+    Request,
+    SamplingParams,
+    Submission,
+)
+from chairlift.workers.block_pool import BlockPool
+from chairlift.workers.engine import Engine, StepOutput
+from chairlift.workers.fake_runner import FakeRunner, fake_token
+from chairlift.workers.intake import Intake
+from chairlift.workers.scheduler import Scheduler
+from chairlift.workers.sequence import Runner, Sequence, SequenceKey, StepPlan
+
+VOCAB_SIZE = 1000
+GOES_ON = SamplingParams(max_tokens=1000)
+
+
+def replica_info(**changes) -> ReplicaInfo:
+    facts = {
+        "replica_id": "r",
+        "model": "fake",
+        "vocab_size": VOCAB_SIZE,
+        "max_sequence_tokens": 4096,
+        "max_sequences": 4,
+        "max_waiting": 8,
+        "block_size": 4,
+        "blocks_total": 1024,
+    }
+    return ReplicaInfo(**(facts | changes))
+
+
+def submission(
+    handle: int, prompt: Iterable[int] = (1, 2, 3), *, n: int = 1, **sampling
+) -> Submission:
+    parameters = SamplingParams(**({"max_tokens": 4} | sampling))
+    return Submission(handle, Request(f"request-{handle}", tuple(prompt), parameters, n=n))
+
+
+def sequence(arrival: int, prompt: Iterable[int] = (1, 2, 3), **sampling) -> Sequence:
+    """As the intake would build it; its handle is its arrival."""
+    tokens = list(prompt)
+    return Sequence(
+        key=SequenceKey(0, arrival),
+        request_id=f"request-{arrival}",
+        tenant="t",
+        choice=0,
+        sampling=SamplingParams(**({"max_tokens": 4} | sampling)),
+        arrival=arrival,
+        tokens=tokens,
+        num_prompt=len(tokens),
+    )
+
+
+def alone(
+    prompt: Iterable[int],
+    sampling: SamplingParams,
+    choice: int = 0,
+    *,
+    eos: Iterable[int] = (),
+    vocab_size: int = VOCAB_SIZE,
+) -> tuple[tuple[int, ...], FinishReason]:
+    """What the fake model answers when nothing else runs, straight from its definition."""
+    tokens, output = list(prompt), []
+    ends = {*sampling.stop_token_ids, *(() if sampling.ignore_eos else eos)}
+    while True:
+        token = fake_token(tokens, sampling.seed, choice, vocab_size)
+        tokens.append(token)
+        output.append(token)
+        if token in ends:
+            return tuple(output), FinishReason.STOP
+        if len(output) == sampling.max_tokens:
+            return tuple(output), FinishReason.LENGTH
+
+
+@dataclass
+class Heard:
+    """What the sink was told of one sequence."""
+
+    tokens: list[int] = field(default_factory=list)
+    endings: list[FinishReason] = field(default_factory=list)
+
+
+class Rig:
+    """An engine, its parts, and everything that its sink was told.
+
+    ``during_advance`` is called with each plan before it is computed; it may raise.
+    """
+
+    def __init__(
+        self,
+        controls: Controls = Controls(max_sequences=4, token_budget=64),
+        *,
+        info: ReplicaInfo | None = None,
+        eos: Iterable[int] = (),
+        runner: Runner | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.info = info or replica_info()
+        self.plans: list[StepPlan] = []
+        self.outputs: list[StepOutput] = []
+        self.heard: dict[SequenceKey, Heard] = {}
+        self.during_advance: Callable[[StepPlan], None] = lambda plan: None
+        self.intake = Intake(self.info)
+        self.scheduler = Scheduler(
+            BlockPool(self.info.blocks_total, self.info.block_size), controls, eos
+        )
+        fake = FakeRunner(
+            self.info.vocab_size, block_size=self.info.block_size, delay=self._before_advance
+        )
+        self.engine = Engine(self.scheduler, runner or fake, self.intake, self._listen, clock)
+
+    def submit(self, handle: int, *args, origin: int = 0, **kwargs) -> SequenceKey:
+        answer = self.intake.submit(origin, submission(handle, *args, **kwargs))
+        assert answer.refusal is None, answer.detail
+        return SequenceKey(origin, handle)
+
+    def planned(self) -> list[int]:
+        """The handles in the last plan."""
+        return [piece.sequence.key.handle for piece in self.plans[-1].slices]
+
+    def run_until_idle(self, max_steps: int = 1000) -> None:
+        for _ in range(max_steps):
+            if not self.engine.step():
+                return
+            self.scheduler.check_integrity()
+        raise AssertionError(f"still busy after {max_steps} steps")
+
+    def answer(self, key: SequenceKey) -> tuple[tuple[int, ...], FinishReason]:
+        """All tokens and the one ending of a sequence."""
+        heard = self.heard[key]
+        (ending,) = heard.endings
+        return tuple(heard.tokens), ending
+
+    def _before_advance(self, plan: StepPlan) -> None:
+        self.plans.append(plan)
+        self.during_advance(plan)
+
+    def _listen(self, output: StepOutput) -> None:
+        self.outputs.append(output)
+        for origin, deltas in output.deltas.items():
+            for delta in deltas:
+                self._hear(SequenceKey(origin, delta.handle), delta)
+
+    def _hear(self, key: SequenceKey, delta: Delta) -> None:
+        heard = self.heard.setdefault(key, Heard())
+        assert not heard.endings, f"{key} has ended, yet there is more: {delta}"
+        heard.tokens.extend(delta.tokens)
+        if delta.finish is not None:
+            heard.endings.append(delta.finish)
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        time.sleep(0.001)

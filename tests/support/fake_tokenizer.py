@@ -1,0 +1,26 @@
+"""A tokenizer without files: a token is a byte of UTF-8."""
+
+from collections.abc import Sequence
+
+BOS = 256
+
+
+class FakeTokenizer:
+    """Implements ``Tokenizer``; encoding with special tokens puts ``BOS`` before the text."""
+
+    vocab_size = 257
+    bos_token = ""
+    eos_token = ""
+    strips_space = False
+
+    def encode(self, text: str, *, add_special: bool) -> list[int]:
+        return [BOS] * add_special + list(text.encode())
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+        return b"".join(map(self.token_bytes, ids)).decode(errors="replace")
+
+    def token_bytes(self, id_: int, *, skip_special: bool = True) -> bytes:
+        return bytes([id_]) if id_ < BOS else b""
+
+    def is_special(self, id_: int) -> bool:
+        return id_ == BOS

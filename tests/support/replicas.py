@@ -1,0 +1,109 @@
+"""Worker replicas without a model: the real engine, in its thread, behind the real stream."""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from chairlift.cluster.protocol import Controls, ReplicaInfo
+from chairlift.workers.block_pool import BlockPool
+from chairlift.workers.engine import Engine
+from chairlift.workers.fake_runner import FakeRunner
+from chairlift.workers.intake import Intake
+from chairlift.workers.scheduler import Scheduler
+from chairlift.workers.sequence import StepPlan
+from chairlift.workers.server import WorkerServer
+from support.engines import replica_info
+
+
+async def eventually(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Let the loop run until the condition holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        await asyncio.sleep(0.002)
+
+
+class Gate:
+    """Lets an engine compute steps, or holds it before the next one; open at first.
+
+    ``step_s``: what each step takes at least.
+    """
+
+    def __init__(self, step_s: float) -> None:
+        self._step_s = step_s
+        self._open = threading.Event()
+        self._open.set()
+        self._steps = threading.Semaphore(0)
+
+    def close(self) -> None:
+        self._open.clear()
+
+    def open(self) -> None:
+        self._open.set()
+
+    def let_through(self, steps: int = 1) -> None:
+        """A closed gate lets this many steps pass."""
+        self._steps.release(steps)
+
+    def __call__(self, plan: StepPlan) -> None:
+        if self._step_s:
+            time.sleep(self._step_s)
+        deadline = time.monotonic() + 30.0
+        while not self._open.is_set() and not self._steps.acquire(timeout=0.005):
+            assert time.monotonic() < deadline, "the gate was left closed"
+
+
+@dataclass
+class FakeReplica:
+    info: ReplicaInfo
+    endpoint: str
+    intake: Intake
+    scheduler: Scheduler
+    engine: Engine
+    server: WorkerServer
+    gate: Gate
+
+    @property
+    def idle(self) -> bool:
+        """Nothing runs, nothing waits, and all blocks are back."""
+        load = self.engine.load
+        return (self.intake.num_open, load.running, load.waiting, load.blocks_used) == (0, 0, 0, 0)
+
+
+@asynccontextmanager
+async def fake_replica(
+    *,
+    eos: Iterable[int] = (),
+    token_budget: int = 64,
+    heartbeat_s: float = 1.0,
+    step_s: float = 0.0,
+    **facts,
+) -> AsyncIterator[FakeReplica]:
+    """A replica that runs; at the end it must have nothing open."""
+    info = replica_info(**facts)
+    gate = Gate(step_s)
+    intake = Intake(info)
+    server = WorkerServer(info, intake, heartbeat_s=heartbeat_s)
+    controls = Controls(max_sequences=info.max_sequences, token_budget=token_budget)
+    scheduler = Scheduler(BlockPool(info.blocks_total, info.block_size), controls, eos)
+    runner = FakeRunner(info.vocab_size, block_size=info.block_size, delay=gate)
+    engine = Engine(scheduler, runner, intake, server.publish)
+    thread = threading.Thread(target=engine.run, name=f"engine of {info.replica_id}")
+    endpoint = await server.start()
+    replica = FakeReplica(info, endpoint, intake, scheduler, engine, server, gate)
+    thread.start()
+    try:
+        yield replica
+        await server.stop()
+        gate.open()
+        await eventually(lambda: replica.idle)
+        scheduler.check_integrity()
+    finally:
+        gate.open()
+        await server.stop()
+        engine.stop()
+        await asyncio.to_thread(thread.join)
+    assert engine.failed is None

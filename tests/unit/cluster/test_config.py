@@ -1,0 +1,74 @@
+"""One tree; whatever is wrong with it is named by its path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chairlift.cluster.config import load_config, parse_bytes
+from chairlift.cluster.errors import ConfigError
+from chairlift.cluster.protocol import Batching
+from chairlift.deployments.serve import FLAG_PATHS
+
+
+def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("engine: {token_budget: 1, max_sequences: 1, block_size: 1}\n")
+    environment = {"CHAIRLIFT__ENGINE__TOKEN_BUDGET": "2", "CHAIRLIFT__ENGINE__MAX_SEQUENCES": "2"}
+    engine = load_config(file, {"engine.token_budget": 3}, environment).engine
+    assert (engine.token_budget, engine.max_sequences, engine.block_size) == (3, 2, 1)
+    assert engine.max_waiting == load_config(environment={}).engine.max_waiting
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("engine.token_buget", 3, "did you mean engine.token_budget"),
+        ("engin", 3, "did you mean engine?"),
+        ("engine.kv_memory", "3GX", "engine.kv_memory: '3GX' is no size"),
+        ("engine.batching", "x", "engine.batching: "),
+        ("http.port", 0, "http.port: "),
+        ("workers.threads", "many", "workers.threads"),
+    ],
+)
+def test_fault_is_named_by_its_path(path: str, value: object, said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_config(overrides={path: value}, environment={})
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "engine: 3", "a: [", "engine: {batching: 7}"])
+def test_file_that_is_no_configuration_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError):
+        load_config(file, environment={})
+
+
+def test_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no\.yaml"):
+        load_config(tmp_path / "no.yaml", environment={})
+
+
+def test_every_flag_is_a_path_in_the_tree() -> None:
+    for path in FLAG_PATHS.values():
+        with pytest.raises(ConfigError) as error:
+            load_config(overrides={path: object()}, environment={})
+        assert str(error.value).startswith(path)
+
+
+def test_controls_carry_the_engine_section() -> None:
+    engine = load_config(overrides={"engine.batching": "static-sorted"}, environment={}).engine
+    controls = engine.controls()
+    assert controls.batching is Batching.STATIC_SORTED
+    assert (controls.token_budget, controls.max_sequences) == (512, 32)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("512MiB", 512 << 20), ("2G", 2 * 10**9), (" 1.5 GiB ", 3 << 29), (7, 7), ("7b", 7)],
+)
+def test_sizes_are_read_with_their_units(text: str | int, size: int) -> None:
+    assert parse_bytes(text) == size

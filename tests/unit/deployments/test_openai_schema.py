@@ -1,0 +1,255 @@
+import orjson
+import pytest
+
+from chairlift.cluster.errors import InvalidRequest, UnsupportedParameter
+from chairlift.deployments.openai_schema import ChatBody, CompletionBody, parse_body
+
+USER = {"role": "user", "content": "hi"}
+
+
+def completion(**fields) -> CompletionBody:
+    return parse_body(CompletionBody, orjson.dumps({"prompt": "hi"} | fields))
+
+
+def chat(**fields) -> ChatBody:
+    return parse_body(ChatBody, orjson.dumps({"messages": [USER]} | fields))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("n", 0),
+        ("n", "2"),
+        ("n", True),
+        ("n", 1.5),
+        ("max_tokens", 0),
+        ("max_tokens", -1),
+        ("max_tokens", "16"),
+        ("temperature", -1),
+        ("temperature", 2.1),
+        ("temperature", "hot"),
+        ("temperature", True),
+        ("top_p", 0),
+        ("top_p", 1.5),
+        ("top_k", -2),
+        ("top_k", 1.5),
+        ("min_p", -0.1),
+        ("min_p", 2),
+        ("seed", 0.5),
+        ("seed", "1"),
+        ("stop", ""),
+        ("stop", 5),
+        ("stop", {}),
+        ("stop", ["x"] * 65),
+        ("stop", "x" * 257),
+        ("stop_token_ids", 5),
+        ("stop_token_ids", [1] * 1025),
+        ("ignore_eos", 1),
+        ("stream", "true"),
+        ("stream_options", {"include_usage": True}),
+        ("model", 5),
+        ("best_of", 0),
+        ("best_of", "x"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_the_name_of_its_field(field, value):
+    with pytest.raises(InvalidRequest) as caught:
+        completion(**{field: value})
+    assert caught.value.param == field
+    assert field in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"stop": ["x", ""]}, "stop[1]"),
+        ({"stop": ["x", 5]}, "stop[1]"),
+        ({"stop_token_ids": [1, "2"]}, "stop_token_ids[1]"),
+        ({"stream": True, "stream_options": 5}, "stream_options"),
+        ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
+        ({"n": 2, "best_of": 1}, "best_of"),
+        ({"prompt": None}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": {}}, "prompt"),
+        ({"prompt": 5}, "prompt"),
+        ({"prompt": [True]}, "prompt"),
+        ({"prompt": [None]}, "prompt"),
+        ({"prompt": [5.5]}, "prompt"),
+        ({"prompt": ["hi", 5]}, "prompt[1]"),
+        ({"prompt": [5, "hi"]}, "prompt[1]"),
+        ({"prompt": [[5], "hi"]}, "prompt[1]"),
+        ({"prompt": [[5, "6"]]}, "prompt[0][1]"),
+        ({"prompt": [[5, True]]}, "prompt[0][1]"),
+    ],
+)
+def test_the_place_of_a_fault_is_written_as_clients_write_it(fields, param):
+    with pytest.raises(InvalidRequest) as caught:
+        completion(**fields)
+    assert caught.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("messages", "param"),
+    [
+        (None, "messages"),
+        ([], "messages"),
+        ("hi", "messages"),
+        ([USER] * 2049, "messages"),
+        (
+            [{"role": "user", "content": [{"type": "text", "text": ""}] * 2049}],
+            "messages[0].content",
+        ),
+        ([USER, 5], "messages[1]"),
+        ([USER, {"content": "hi"}], "messages[1].role"),
+        ([{"role": "martian", "content": "hi"}], "messages[0].role"),
+        ([{"role": "tool", "content": "hi"}], "messages[0].role"),
+        ([{"role": 5, "content": "hi"}], "messages[0].role"),
+        ([{"role": "user"}], "messages[0].content"),
+        ([{"role": "user", "content": None}], "messages[0].content"),
+        ([{"role": "user", "content": 5}], "messages[0].content"),
+        ([{"role": "user", "content": []}], "messages[0].content"),
+        ([{"role": "user", "content": ["hi"]}], "messages[0].content[0]"),
+        ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text"),
+        (
+            [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image_url"}]}],
+            "messages[0].content[1].type",
+        ),
+        ([{"role": "assistant", "tool_calls": [{"id": "x"}]}], "messages[0].tool_calls"),
+    ],
+)
+def test_a_wrong_message_is_refused_by_its_place(messages, param):
+    with pytest.raises(InvalidRequest) as caught:
+        chat(messages=messages)
+    assert caught.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("allowed_token_ids", list(range(2000))),
+        ("audio", {"voice": "x"}),
+        ("best_of", 2),
+        ("echo", True),
+        ("frequency_penalty", -3),
+        ("functions", [{}]),
+        ("function_call", {"name": "x"}),
+        ("guided_regex", "a+"),
+        ("logit_bias", {"AI": 1}),
+        ("logit_bias", {str(token): 1000 for token in range(10_000)}),
+        ("logprobs", True),
+        ("logprobs", 5),
+        ("modalities", ["text", "audio"]),
+        ("prediction", {"type": "content"}),
+        ("presence_penalty", 3),
+        ("repetition_penalty", 0),
+        ("repetition_penalty", 1.1),
+        ("repetition_penalty", True),
+        ("response_format", {"type": "json_object"}),
+        ("response_format", "text"),
+        ("suffix", "."),
+        ("tool_choice", "required"),
+        ("tools", [{}]),
+        ("top_logprobs", 10**9),
+        ("use_beam_search", True),
+    ],
+)
+def test_what_would_change_the_answer_but_is_not_offered_is_refused_by_name(field, value):
+    with pytest.raises(UnsupportedParameter) as caught:
+        completion(**{field: value})
+    assert caught.value.param == field
+    assert caught.value.code == "unsupported_parameter"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"logit_bias": {}, "logprobs": False, "top_logprobs": 0, "echo": False, "suffix": ""},
+        {"presence_penalty": 0, "frequency_penalty": 0.0, "repetition_penalty": 1.0},
+        {"tools": [], "tool_choice": "auto", "functions": None, "function_call": "none"},
+        {"response_format": {"type": "text"}, "modalities": ["text"], "tool_choice": "none"},
+        {"n": 2, "best_of": 2},
+        {"user": "me", "store": True, "metadata": {}, "service_tier": "auto", "whatever": [[[]]]},
+        {"stream": True, "stream_options": {"include_usage": True, "include_obfuscation": False}},
+    ],
+)
+def test_what_asks_for_nothing_or_is_unknown_is_accepted(fields):
+    assert completion(**fields).prompt == "hi"
+    assert chat(**fields).messages[0].text == "hi"
+
+
+def test_null_means_the_default_in_every_field():
+    nulls = dict.fromkeys(set(CompletionBody.model_fields) - {"prompt"})
+    assert completion(**nulls) == completion()
+    nulls = dict.fromkeys(set(ChatBody.model_fields) - {"messages"})
+    assert chat(**nulls) == chat()
+
+
+def test_an_integer_may_be_written_with_a_fraction_of_zero():
+    body = completion(n=2.0, max_tokens=5.0, seed=7.0, top_k=3.0)
+    assert (body.n, body.max_tokens, body.seed, body.top_k) == (2, 5, 7, 3)
+
+
+@pytest.mark.parametrize("number", [b"-9223372036854775809", b"1e18", b"18446744073709551616"])
+def test_a_seed_that_a_float_cannot_tell_from_its_neighbours_is_refused(number):
+    with pytest.raises(InvalidRequest) as caught:
+        parse_body(CompletionBody, b'{"prompt":"hi","seed":%s}' % number)
+    assert caught.value.param == "seed"
+
+
+@pytest.mark.parametrize("seed", [-(2**63), 0, 2**63, 2**64 - 1])
+def test_every_seed_of_64_bits_is_accepted(seed):
+    assert completion(seed=seed).seed == seed
+
+
+def test_content_is_text_parts_joined_or_nothing_for_an_assistant():
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    messages = [
+        {"role": "developer", "content": parts},
+        {"role": "assistant", "content": None, "tool_calls": []},
+        {"role": "user", "content": ""},
+    ]
+    assert [message.text for message in chat(messages=messages).messages] == ["ab", "", ""]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"nonsense",
+        b"[]",
+        b'"text"',
+        b"null",
+        b"\xff\xfe",
+        b"\xef\xbb\xbf{}",
+        b'{"prompt":"\xed\xa0\x80"}',
+        b'{"prompt":"\\ud800"}',
+        b'{"prompt":"hi","temperature":NaN}',
+        b'{"prompt":"hi","temperature":Infinity}',
+        b'{"prompt":"hi","temperature":1e999}',
+        b"[" * 10_000,
+        b"[" * 10_000 + b"]" * 10_000,
+        b'{"prompt":' * 10_000 + b"1" + b"}" * 10_000,
+    ],
+)
+def test_a_body_that_is_no_json_object_is_refused(body):
+    with pytest.raises(InvalidRequest) as caught:
+        parse_body(CompletionBody, body)
+    assert caught.value.code == "invalid_json"
+
+
+@pytest.mark.parametrize("field", ["prompt", "stop", "logit_bias", "response_format", "unknown"])
+def test_deep_nesting_within_the_parsers_limit_harms_nothing(field):
+    deep = b"[" * 1000 + b"]" * 1000
+    body = b'{"prompt":"hi","%s":%s}' % (field.encode(), deep)
+    try:
+        parse_body(CompletionBody, body)
+    except InvalidRequest as error:
+        assert error.param is not None
+        assert error.param.startswith(field)
+    else:
+        assert field == "unknown"
+
+
+def test_the_last_of_duplicate_keys_wins():
+    assert parse_body(CompletionBody, b'{"prompt":"a","prompt":"b"}').prompt == "b"

@@ -1,0 +1,83 @@
+"""A start that cannot succeed says so at once, in one line that tells what to do."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+from pathlib import Path
+
+import pytest
+
+from chairlift.cluster.config import ServiceConfig, load_config
+from chairlift.cluster.errors import ConfigError, ModelError, StartupError
+from chairlift.cluster.model_files import weight_bytes
+from chairlift.cluster.model_spec import ModelFormat, ModelSpec, RopeSpec
+from chairlift.deployments.preflight import check_memory, check_port, preflight
+
+GIB = 1024**3
+SPEC = ModelSpec(
+    path=Path("m"),
+    format=ModelFormat.GGUF,
+    name="m",
+    architecture="llama",
+    vocab_size=1000,
+    hidden_size=64,
+    intermediate_size=128,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=16,
+    rms_norm_eps=1e-5,
+    rope=RopeSpec(theta=1e4, dim=16),
+    context_length=128,
+    tied_embeddings=True,
+    attention_bias=False,
+    mlp_bias=False,
+    eos_token_ids=(0,),
+)
+
+
+def config(**paths: object) -> ServiceConfig:
+    flags = {name.replace("__", "."): value for name, value in paths.items()}
+    return load_config(overrides=flags, environment={})
+
+
+def test_port_in_use_is_named_with_the_way_out() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(ConfigError, match=rf"127\.0\.0\.1:{port}.*--port"):
+            check_port("127.0.0.1", port)
+    check_port("127.0.0.1", port)
+
+
+def test_host_that_is_not_ours_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"192\.0\.2\.1"):
+        check_port("192.0.2.1", 8000)
+
+
+def test_memory_counts_every_replica() -> None:
+    two = config(workers__replicas=2, engine__kv_memory="1GiB")
+    with pytest.raises(StartupError, match=r"2 replica\(s\).*fewer --replicas"):
+        check_memory(two, SPEC, 2 * GIB)
+    check_memory(two, SPEC, 4 * GIB)
+
+
+def test_memory_counts_the_weights() -> None:
+    large = dataclasses.replace(SPEC, num_layers=100_000)
+    assert weight_bytes(large) > 8 * GIB
+    with pytest.raises(StartupError, match="too little memory"):
+        check_memory(config(), large, 8 * GIB)
+
+
+def test_missing_model_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    missing = config(model__path=str(tmp_path / "no.gguf"), http__port=_free_port())
+    with pytest.raises(ModelError, match="does not exist"):
+        preflight(missing)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

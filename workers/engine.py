@@ -1,0 +1,185 @@
+"""The loop: queue, plan, advance, retire, refill.
+
+Owns the order of the stages, what is told to the outside after a step, and what happens when a
+stage fails. It decides nothing about sequences (``scheduler``) and computes no token (the runner).
+
+One thread runs the engine; the others talk to the intake, and read ``load``, ``failed`` and
+``stuck_for``. Whatever happens, each accepted sequence gets exactly one last delta:
+
+    the runner fails       the sequences of that step end as FAILED, the others go on
+    the sink fails         what it should have been told is lost, the loop goes on
+    anything else fails    the loop is over, everything open ends as FAILED
+    stop                   the same: CANCELLED is only what somebody asked to be cancelled
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from chairlift.cluster.protocol import Delta, FinishReason, LoadReport
+from chairlift.workers.intake import Intake
+from chairlift.workers.scheduler import Outcome, Scheduler
+from chairlift.workers.sequence import Runner, SequenceKey, StepPlan, StepResult
+
+__all__ = ["Engine", "StepOutput"]
+
+logger = logging.getLogger(__name__)
+
+FAILURES_IN_A_ROW = 3
+"""Failed steps after which the runner itself counts as broken."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """What one step did: deltas by origin, and the load after it."""
+
+    deltas: dict[int, list[Delta]]
+    load: LoadReport
+
+
+class Engine:
+    """One replica's loop.
+
+    Args:
+        scheduler: used by this engine alone.
+        runner: computes the steps.
+        intake: where requests come in.
+        sink: told after each step that changed anything, in the engine's thread; must not block.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        intake: Intake,
+        sink: Callable[[StepOutput], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.load = scheduler.load(step=0)
+        self._scheduler = scheduler
+        self._runner = runner
+        self._intake = intake
+        self._sink = sink
+        self._clock = clock
+        self._stopping = False
+        self._step_started: float | None = None
+        self._left: set[int] = set()
+        self._failures = 0
+        self._runner_error = ""
+        self._fatal_error: str | None = None
+
+    @property
+    def failed(self) -> str | None:
+        """Why this engine should be replaced, or None while it is sound."""
+        if self._fatal_error is None and self._failures >= FAILURES_IN_A_ROW:
+            return f"{self._failures} steps failed in a row: {self._runner_error}"
+        return self._fatal_error
+
+    def stuck_for(self) -> float:
+        """Seconds that the present step has taken so far; 0.0 between steps and when idle."""
+        started = self._step_started
+        return 0.0 if started is None else self._clock() - started
+
+    def run(self) -> None:
+        """Take turns until ``stop``, sleeping while there is nothing to do."""
+        try:
+            while not self._stopping:
+                if not self.step() and not self._stopping:
+                    self._intake.wait()
+        except Exception as error:
+            logger.exception("the engine's loop failed")
+            self._fatal_error = f"the engine's loop failed: {_describe(error)}"
+        finally:
+            self._end_everything()
+
+    def stop(self) -> None:
+        """End the loop after the present step; may be called from any thread."""
+        self._stopping = True
+        self._intake.wake()
+
+    def step(self) -> bool:
+        """Take one turn; False when there was nothing to do.
+
+        A sequence that arrives while others run, even during ``advance``, is admitted in this
+        turn and runs in the next one.
+        """
+        self._step_started = self._clock()
+        outcomes = self._scheduler.cancel(self._queue())  # 1 queue
+        plan = self._scheduler.plan()  # 2 plan
+        result = self._advance(plan)  # 3 advance
+        outcomes += self._scheduler.retire(plan, result, self._queue())  # 4 retire
+        admitted = self._scheduler.refill()  # 5 refill
+        busy = bool(plan.slices or outcomes or admitted)
+        if busy:
+            self._publish(outcomes, self._scheduler.load(self.load.step + 1))
+        else:
+            self._check_idle()
+        self._step_started = None
+        return busy
+
+    def _queue(self) -> tuple[SequenceKey, ...]:
+        """Take in what came; returns the keys that are to be cancelled."""
+        drained = self._intake.drain()
+        if drained.controls is not None:
+            self._scheduler.set_controls(drained.controls)
+        self._scheduler.add(drained.arrivals)
+        self._left |= drained.left
+        return drained.cancelled
+
+    def _advance(self, plan: StepPlan) -> StepResult | None:
+        """Run the plan; None when the runner failed."""
+        if not plan.slices:
+            return StepResult(())
+        try:
+            result = self._runner.advance(plan)
+            expected = sum(piece.samples for piece in plan.slices)
+            if len(result.tokens) != expected:
+                raise RuntimeError(f"{expected} tokens were due, {len(result.tokens)} came")
+        except Exception as error:
+            logger.exception("a step of %d sequences failed", len(plan.slices))
+            self._failures += 1
+            self._runner_error = _describe(error)
+            return None
+        self._failures = 0
+        return result
+
+    def _check_idle(self) -> None:
+        """Nothing to do must mean that nothing is open, or somebody would wait for ever."""
+        self._scheduler.check_integrity()
+        if self._scheduler.num_open:
+            raise RuntimeError(f"{self._scheduler.num_open} sequences are open, but none can run")
+
+    def _publish(self, outcomes: list[Outcome], load: LoadReport) -> None:
+        """Tell the sink, after making room: who hears of an end may at once submit again."""
+        self.load = load
+        self._intake.end([outcome.key for outcome in outcomes if outcome.finish is not None])
+        deltas: dict[int, list[Delta]] = {}
+        for outcome in outcomes:
+            origin = outcome.key.origin
+            if origin not in self._left:
+                delta = Delta(outcome.key.handle, outcome.tokens, outcome.finish)
+                deltas.setdefault(origin, []).append(delta)
+        self._left.clear()
+        try:
+            self._sink(StepOutput(deltas, load))
+        except Exception:
+            logger.exception("the sink failed; the deltas of one step are lost")
+
+    def _end_everything(self) -> None:
+        """Close the door and end all that is open, for this loop will not run again.
+
+        The scheduler is not asked, it may be what failed; the intake knows who still waits.
+        """
+        self._step_started = None
+        self._intake.close()
+        outcomes = [Outcome(key, (), FinishReason.FAILED) for key in self._intake.open_keys()]
+        idle = replace(self.load, running=0, waiting=0, waiting_tokens=0, blocks_used=0)
+        self._publish(outcomes, idle)
+
+
+def _describe(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

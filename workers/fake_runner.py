@@ -1,0 +1,117 @@
+"""A runner without a model: its next token is a pure function of what stands in the cache.
+
+Owns a shadow of the KV cache in which each position holds a fingerprint of the tokens up to it, as
+K and V of a real model depend on the whole prefix. It reads every prefix back through the block
+table, so a block that is shared by mistake, freed too early, or never written is an error at the
+step in which it would have given a wrong token. Made for tests; it checks much more than it
+computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from chairlift.workers.sequence import Slice, Status, StepPlan, StepResult
+
+__all__ = ["FakeRunner", "fake_token"]
+
+_MASK = 2**64 - 1
+
+
+def fake_token(prefix: Iterable[int], seed: int, choice: int, vocab_size: int) -> int:
+    """The token that follows ``prefix``."""
+    fingerprint = 0
+    for token in prefix:
+        fingerprint = _fold(fingerprint, token)
+    return _sample(fingerprint, seed, choice, vocab_size)
+
+
+class FakeRunner:
+    """Implements ``Runner``, and raises AssertionError for a plan that breaks its contract.
+
+    Args:
+        vocab_size: tokens are below it.
+        block_size: positions of a block.
+        delay: called with the plan before it is computed; may wait, or raise.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        *,
+        block_size: int = 16,
+        delay: Callable[[StepPlan], None] | None = None,
+    ) -> None:
+        self._vocab_size = vocab_size
+        self._block_size = block_size
+        self._delay = delay
+        self._cache: dict[int, int] = {}
+
+    def advance(self, plan: StepPlan) -> StepResult:
+        if self._delay is not None:
+            self._delay(plan)
+        if len({piece.sequence for piece in plan.slices}) != len(plan.slices):
+            raise AssertionError("a sequence stands twice in the plan")
+        for piece in plan.slices:
+            self._check(piece)
+            self._write(piece)
+        # Read only now: no slice may have written over what another one needs.
+        last = [self._read(piece) for piece in plan.slices]
+        return StepResult(
+            [
+                _sample(
+                    fingerprint,
+                    piece.sequence.sampling.seed,
+                    piece.sequence.choice,
+                    self._vocab_size,
+                )
+                for piece, fingerprint in zip(plan.slices, last, strict=True)
+                if piece.samples
+            ]
+        )
+
+    def _check(self, piece: Slice) -> None:
+        sequence, end = piece.sequence, piece.start + piece.count
+        facts = {
+            "runs": sequence.status is Status.RUNNING,
+            "starts where the cache ends": piece.start == sequence.num_computed,
+            "has tokens to compute": 0 < piece.count <= sequence.num_pending,
+            "samples at the last token only": piece.samples == (end == sequence.num_tokens),
+            "has blocks": end <= len(sequence.blocks) * self._block_size,
+        }
+        broken = [name for name, holds in facts.items() if not holds]
+        if broken:
+            raise AssertionError(f"{sequence.key} from {piece.start} to {end}: untrue: {broken}")
+
+    def _write(self, piece: Slice) -> None:
+        slots = self._slots(piece)
+        fingerprint = self._cache.get(slots[piece.start - 1], 0) if piece.start else 0
+        for position in range(piece.start, piece.start + piece.count):
+            fingerprint = _fold(fingerprint, piece.sequence.tokens[position])
+            self._cache[slots[position]] = fingerprint
+
+    def _read(self, piece: Slice) -> int:
+        """The last fingerprint, once every one up to it is what the tokens say."""
+        slots = self._slots(piece)
+        fingerprint = 0
+        for slot, token in zip(slots, piece.sequence.tokens, strict=False):
+            fingerprint = _fold(fingerprint, token)
+            if self._cache.get(slot) != fingerprint:
+                raise AssertionError(f"{piece.sequence.key}: slot {slot} holds another prefix")
+        return fingerprint
+
+    def _slots(self, piece: Slice) -> list[int]:
+        """Where each position up to the end of the slice stands."""
+        size = self._block_size
+        slots = [block * size + i for block in piece.sequence.blocks for i in range(size)]
+        return slots[: piece.start + piece.count]
+
+
+def _fold(fingerprint: int, token: int) -> int:
+    """The fingerprint of a prefix and one more token; the constants are Knuth's MMIX generator."""
+    return ((fingerprint + token + 1) * 6364136223846793005 + 1442695040888963407) & _MASK
+
+
+def _sample(fingerprint: int, seed: int, choice: int, vocab_size: int) -> int:
+    mixed = _fold(_fold(fingerprint, seed), choice)
+    return (mixed >> 33) % vocab_size

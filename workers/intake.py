@@ -1,0 +1,186 @@
+"""The door between the threads that bring requests and the one thread that runs the engine.
+
+Owns the decision to accept or refuse, which is made at once, and what has come in since the
+engine last looked. Knows which handles are open, but nothing of seats, blocks or steps.
+
+A cancellation is handed over together with the arrivals before it, so it finds its sequence even
+if both come within one step. Everything is bounded by the number of sequences that may be open.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from chairlift.cluster.protocol import Answer, Controls, Refusal, ReplicaInfo, Request, Submission
+from chairlift.workers.sequence import Sequence, SequenceKey
+
+__all__ = ["Drained", "Intake"]
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """What came in since the last time; to be applied in this order.
+
+    Attributes:
+        controls: the newest, if any came.
+        arrivals: new sequences in order of arrival.
+        cancelled: keys to end, of sequences in ``arrivals`` as well.
+        left: origins that are gone, so that nobody hears what becomes of their sequences, all of
+            which are in ``cancelled``.
+    """
+
+    controls: Controls | None = None
+    arrivals: tuple[Sequence, ...] = ()
+    cancelled: tuple[SequenceKey, ...] = ()
+    left: frozenset[int] = frozenset()
+
+
+_NOTHING = Drained()
+
+
+class Intake:
+    """Accepts, refuses and hands over. Methods may be called from any thread and do not block.
+
+    ``drain``, ``wait``, ``end`` and ``open_keys`` are for the engine's thread.
+    """
+
+    def __init__(self, info: ReplicaInfo) -> None:
+        self._info = info
+        self._lock = threading.Lock()
+        self._something_came = threading.Event()
+        self._closed = False
+        self._num_open = 0
+        self._open: dict[int, set[int]] = {}
+        self._arrivals: list[tuple[int, Submission]] = []
+        self._cancelled: dict[SequenceKey, None] = {}
+        self._left: set[int] = set()
+        self._controls: Controls | None = None
+        self._arrival = itertools.count()
+
+    @property
+    def num_open(self) -> int:
+        """Sequences that were accepted and have not ended; counted just before it is told."""
+        return self._num_open
+
+    def submit(self, origin: int, submission: Submission) -> Answer:
+        """Accept or refuse. ``origin`` is the stream; its number is not used for another one."""
+        fault = _fault(submission.request, self._info)
+        if fault is not None:
+            return Answer(submission.handle, *fault)
+        n = submission.request.n
+        handles = range(submission.handle, submission.handle + n)
+        capacity = self._info.max_sequences + self._info.max_waiting
+        with self._lock:
+            if self._closed:
+                return Answer(submission.handle, Refusal.DRAINING, "the replica is draining")
+            if self._num_open + n > capacity:  # first: all that follows takes time per choice
+                detail = f"{self._num_open} sequences are open, of {capacity} at most"
+                return Answer(submission.handle, Refusal.QUEUE_FULL, detail)
+            if not self._open.get(origin, set()).isdisjoint(handles):
+                return Answer(submission.handle, Refusal.INVALID, "handle: is open already")
+            self._num_open += n
+            self._open.setdefault(origin, set()).update(handles)
+            self._arrivals.append((origin, submission))
+            self._something_came.set()
+        return Answer(submission.handle)
+
+    def cancel(self, origin: int, handles: Iterable[int]) -> None:
+        """End these early; handles that are unknown or have ended are skipped."""
+        with self._lock:
+            self._cancel(origin, self._open.get(origin, set()).intersection(handles))
+
+    def leave(self, origin: int) -> None:
+        """A stream is gone: end all that it asked for, and tell nobody."""
+        with self._lock:
+            handles = self._open.pop(origin, None)
+            if handles is not None:
+                self._left.add(origin)
+                self._cancel(origin, handles)
+
+    def set_controls(self, controls: Controls) -> None:
+        """Hand over newer Controls; a replica never gives away more seats than it has."""
+        seats = min(controls.max_sequences, self._info.max_sequences)
+        controls = dataclasses.replace(controls, max_sequences=seats)
+        with self._lock:
+            if self._controls is None or controls.version > self._controls.version:
+                self._controls = controls
+                self._something_came.set()
+
+    def close(self) -> None:
+        """Refuse every further submission; what is open goes on."""
+        with self._lock:
+            self._closed = True
+
+    def wake(self) -> None:
+        """Let ``wait`` return although nothing came."""
+        self._something_came.set()
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Sleep until something comes, or for ``timeout`` seconds at most."""
+        self._something_came.wait(timeout)
+
+    def drain(self) -> Drained:
+        """Take everything that has come in."""
+        with self._lock:
+            if not self._something_came.is_set():
+                return _NOTHING
+            self._something_came.clear()
+            arrivals, self._arrivals = self._arrivals, []
+            cancelled, self._cancelled = tuple(self._cancelled), {}
+            left, self._left = frozenset(self._left), set()
+            controls, self._controls = self._controls, None
+        sequences = tuple(itertools.chain.from_iterable(itertools.starmap(self._build, arrivals)))
+        return Drained(controls, sequences, cancelled, left)
+
+    def end(self, keys: Iterable[SequenceKey]) -> None:
+        """Take note that sequences have ended; each is reported once."""
+        with self._lock:
+            for key in keys:
+                self._num_open -= 1
+                self._cancelled.pop(key, None)  # too late, and the handle may come again
+                handles = self._open.get(key.origin)
+                if handles is not None:
+                    handles.discard(key.handle)
+                    if not handles:
+                        del self._open[key.origin]
+
+    def open_keys(self) -> list[SequenceKey]:
+        """All that somebody still waits for."""
+        with self._lock:
+            return [SequenceKey(o, handle) for o, open_ in self._open.items() for handle in open_]
+
+    def _cancel(self, origin: int, handles: Iterable[int]) -> None:
+        for handle in sorted(handles):
+            self._cancelled[SequenceKey(origin, handle)] = None
+            self._something_came.set()
+
+    def _build(self, origin: int, submission: Submission) -> Iterator[Sequence]:
+        request = submission.request
+        for choice in range(request.n):
+            yield Sequence(
+                key=SequenceKey(origin, submission.handle + choice),
+                request_id=request.id,
+                tenant=request.tenant,
+                choice=choice,
+                sampling=request.sampling,
+                arrival=next(self._arrival),
+                tokens=list(request.prompt),
+                num_prompt=len(request.prompt),
+            )
+
+
+def _fault(request: Request, info: ReplicaInfo) -> tuple[Refusal, str] | None:
+    """Why this replica could never run the request."""
+    highest = max(request.prompt)
+    if highest >= info.vocab_size:
+        detail = f"prompt: token {highest} is outside the vocabulary of {info.vocab_size}"
+        return Refusal.INVALID, detail
+    total = len(request.prompt) + request.sampling.max_tokens
+    if total > info.max_sequence_tokens:
+        detail = f"prompt and max_tokens make {total} tokens of {info.max_sequence_tokens} at most"
+        return Refusal.TOO_LONG, detail
+    return None

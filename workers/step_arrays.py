@@ -1,0 +1,118 @@
+"""A step's plan as arrays: what the model and the sampler read.
+
+Owns the translation from slices of sequences to rows. Plain numpy, no torch. The rows of a step
+are the tokens of its slices one after the other, in the order of the plan::
+
+    slices      [  A: 3 tokens  ][ B: 1 ][  C: 2  ]
+    tokens       a5   a6   a7      b9      c0  c1
+    positions     5    6    7       9       0   1
+    slots         block of the position × block size + offset in it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chairlift.workers.sequence import Sequence, StepPlan
+
+__all__ = ["ModelArrays", "SamplingArrays", "model_arrays", "sampling_arrays"]
+
+_SEED_BITS = (1 << 64) - 1
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelArrays:
+    """Input of the forward pass.
+
+    Attributes:
+        tokens, positions, slots: (rows,).
+        block_tables: (slices, blocks) padded with the sequence's own first block.
+        context_lens: (slices,) tokens in the cache after the step.
+        query_lens: (slices,) rows of each.
+        sampled_rows: the last row of every slice that samples.
+    """
+
+    tokens: Ints
+    positions: Ints
+    slots: Ints
+    block_tables: Ints
+    context_lens: Ints
+    query_lens: Ints
+    sampled_rows: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingArrays:
+    """Parameters of every slice that samples, as ``kernels.sampling`` and ``philox`` take them."""
+
+    temperature: NDArray[np.float32]
+    top_k: Ints
+    top_p: NDArray[np.float64]
+    min_p: NDArray[np.float32]
+    seed: NDArray[np.uint64]
+    choice: NDArray[np.uint64]
+    position: NDArray[np.uint64]
+
+
+def model_arrays(plan: StepPlan, block_size: int) -> ModelArrays:
+    """Lay out the rows of a plan that has at least one slice.
+
+    Raises:
+        ValueError: a sequence has no block for a planned token; writing it would spoil another's.
+    """
+    slices = plan.slices
+    starts = np.array([piece.start for piece in slices])
+    query_lens = np.array([piece.count for piece in slices])
+    context_lens = starts + query_lens
+    num_blocks = -(-context_lens // block_size)
+    tables = np.empty((len(slices), int(num_blocks.max())), np.int64)
+    for piece, table, count in zip(slices, tables, num_blocks.tolist(), strict=True):
+        blocks = piece.sequence.blocks
+        if len(blocks) < count:
+            raise ValueError(
+                f"sequence {piece.sequence.key}: {len(blocks)} blocks for {count} blocks of tokens"
+            )
+        table[:count] = blocks[:count]
+        table[count:] = blocks[0]
+
+    ends = np.cumsum(query_lens)
+    owner = np.repeat(np.arange(len(slices)), query_lens)
+    positions = np.arange(int(ends[-1])) - (ends - context_lens)[owner]
+    tokens = chain.from_iterable(
+        piece.sequence.tokens[piece.start : piece.start + piece.count] for piece in slices
+    )
+    return ModelArrays(
+        tokens=np.fromiter(tokens, np.int64, len(positions)),
+        positions=positions,
+        slots=tables[owner, positions // block_size] * block_size + positions % block_size,
+        block_tables=tables,
+        context_lens=context_lens,
+        query_lens=query_lens,
+        sampled_rows=ends[[piece.samples for piece in slices]] - 1,
+    )
+
+
+def sampling_arrays(plan: StepPlan) -> SamplingArrays:
+    """Gather the parameters of the slices that sample, in the order of the plan."""
+    sequences = [piece.sequence for piece in plan.slices if piece.samples]
+
+    def column(value: Callable[[Sequence], float], kind: type[np.generic]) -> NDArray[Any]:
+        return np.array([value(sequence) for sequence in sequences], kind)
+
+    return SamplingArrays(
+        temperature=column(lambda sequence: sequence.sampling.temperature, np.float32),
+        top_k=column(lambda sequence: sequence.sampling.top_k, np.int64),
+        top_p=column(lambda sequence: sequence.sampling.top_p, np.float64),
+        min_p=column(lambda sequence: sequence.sampling.min_p, np.float32),
+        seed=column(lambda sequence: sequence.sampling.seed & _SEED_BITS, np.uint64),
+        choice=column(lambda sequence: sequence.choice, np.uint64),
+        position=column(lambda sequence: sequence.num_output, np.uint64),
+    )
