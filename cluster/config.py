@@ -23,11 +23,13 @@ from chairlift.cluster.protocol import Batching, Controls
 __all__ = [
     "EngineConfig",
     "HttpConfig",
+    "LedgerConfig",
     "ModelSource",
     "RayConfig",
     "RouterConfig",
     "ServiceConfig",
     "WorkersConfig",
+    "cache_folder",
     "load_config",
     "parse_bytes",
     "set_environment",
@@ -101,7 +103,13 @@ class EngineConfig(_Section):
     kv_memory: BytesOrAuto = "auto"
     """KV cache of one replica; ``auto`` takes a quarter of the free memory, at most 2 GiB."""
     block_size: Annotated[int, Field(ge=1, le=256)] = 16
+    """Positions of one block; the C++ kernels are fastest with multiples of 16."""
+    kernels: Literal["auto", "cpp", "torch"] = "auto"
+    """``cpp`` computes each sequence bit for bit as if it were alone, and needs a C++ compiler at
+    the first start; ``auto`` falls back to ``torch`` without one."""
     batching: Batching = Batching.CONTINUOUS
+    prefix_cache: bool = True
+    """Compute what prompts have in common once, and keep it while there is room."""
 
     def controls(self) -> Controls:
         """The Controls that are in force at the start."""
@@ -124,6 +132,24 @@ class WorkersConfig(_Section):
     start_timeout_s: Annotated[float, Field(gt=0)] = 600.0
 
 
+class LedgerConfig(_Section):
+    """The record of what each worker's scheduler decides, and why."""
+
+    enabled: bool = True
+    ring: Annotated[Bytes, Field(ge=64 * 1024)] = 16 * 1024**2
+    """Memory of one replica for its newest records."""
+    folder: str | None = None
+    """Where files go; by default ``ledger`` in Chairlift's cache folder."""
+    always: bool = False
+    """Write every record to a file; else the ring alone, after an anomaly."""
+    disk: Annotated[Bytes, Field(ge=1024**2)] = 256 * 1024**2
+    """Bytes of all ledger files in the folder at most; the oldest go first."""
+
+    @property
+    def path(self) -> Path:
+        return Path(self.folder) if self.folder is not None else cache_folder() / "ledger"
+
+
 class RayConfig(_Section):
     """The Ray cluster that ``chairlift serve`` starts for itself."""
 
@@ -141,6 +167,7 @@ class ServiceConfig(_Section):
     router: RouterConfig = RouterConfig()
     engine: EngineConfig = EngineConfig()
     workers: WorkersConfig = WorkersConfig()
+    ledger: LedgerConfig = LedgerConfig()
     ray: RayConfig = RayConfig()
 
 
@@ -225,6 +252,18 @@ def _known_keys(section: list[str]) -> list[str]:
         assert isinstance(below, type) and issubclass(below, BaseModel)
         model = below
     return list(model.model_fields)
+
+
+def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
+    """For compiled kernels and ledgers: ``$XDG_CACHE_HOME/chairlift``, or below ``~/.cache``.
+
+    Args:
+        environment: by default the process's.
+    """
+    given = (os.environ if environment is None else environment).get("XDG_CACHE_HOME", "")
+    # A relative path is void, says the XDG base directory specification.
+    caches = Path(given) if Path(given).is_absolute() else Path("~/.cache").expanduser()
+    return caches / "chairlift"
 
 
 def set_environment(flags: Mapping[str, str]) -> None:

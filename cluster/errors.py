@@ -6,7 +6,8 @@ knows neither protocol beyond those numbers and names.
     ChairliftError
     ├── StartupError                 the process cannot start; one clear line, exit code 2
     │   ├── ConfigError              the configuration is wrong
-    │   └── ModelError               the model is missing, damaged or unsupported
+    │   ├── ModelError               the model is missing, damaged or unsupported
+    │   └── LedgerError              a ledger file is missing, damaged or of another layout
     └── RequestError                 one request ends; nothing else is harmed
         ├── InvalidRequest           400  the client must change the request (names the field)
         │   └── UnsupportedParameter 400  known to the API, not offered by this server
@@ -33,6 +34,7 @@ __all__ = [
     "ConfigError",
     "InternalError",
     "InvalidRequest",
+    "LedgerError",
     "MethodNotAllowed",
     "ModelError",
     "NotFound",
@@ -61,6 +63,10 @@ class ConfigError(StartupError):
 
 class ModelError(StartupError):
     """The model is missing, damaged, or of a kind that Chairlift does not read."""
+
+
+class LedgerError(StartupError):
+    """A ledger file cannot be read: it is missing, damaged, or of another layout."""
 
 
 class RequestError(ChairliftError):

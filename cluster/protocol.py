@@ -26,6 +26,7 @@ __all__ = [
     "Request",
     "SamplingParams",
     "Submission",
+    "TokenLogprobs",
 ]
 
 PROTOCOL_VERSION = 1
@@ -71,6 +72,17 @@ class SamplingParams:
         min_p: in [0, 1]; 0 is off.
         stop_token_ids: tokens that end the sequence besides the model's own end tokens.
         ignore_eos: go on past the model's own end tokens.
+        min_tokens: output tokens at least; until then no end or stop token can be chosen.
+        presence_penalty, frequency_penalty: in [-2, 2]; subtracted from the logits of tokens that
+            stand in the output: once, and once per occurrence; 0 is off.
+        repetition_penalty: > 0; divides positive and multiplies negative logits of tokens that
+            stand in prompt or output; 1 is off.
+        logit_bias: (token, bias) pairs, added to the logits before everything else; ascending.
+        allowed_token_ids: when not empty, no other token can be chosen; ascending.
+        logprobs: log probabilities of this many likeliest tokens, beside the chosen one's, for
+            each output token; None for none at all. Taken from the logits after bias and
+            penalties, before temperature and truncation.
+        prompt_logprobs: the same for each prompt token but the first, from the bare logits.
     """
 
     max_tokens: int
@@ -81,6 +93,14 @@ class SamplingParams:
     min_p: float = 0.0
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    min_tokens: int = 0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    allowed_token_ids: tuple[int, ...] = ()
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +113,7 @@ class Request:
         sampling: shared by all choices.
         n: number of choices.
         tenant: who is served.
+        cache_salt: requests share cached prefixes only with those of the same salt.
     """
 
     id: str
@@ -100,6 +121,7 @@ class Request:
     sampling: SamplingParams
     n: int = 1
     tenant: str = "anonymous"
+    cache_salt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +140,11 @@ class LoadReport:
         step: number of the last finished step.
         running, waiting: sequences with and without a seat.
         waiting_tokens: tokens of all sequences that are still to be computed before they decode.
-        blocks_used, blocks_total: of the KV cache.
+        blocks_used, blocks_total: of the KV cache; cached blocks that nobody uses count as free.
         preemptions: since the start of the replica.
         tokens_computed, tokens_generated: since the start of the replica.
+        cache_queries, cache_hits: prompt tokens looked up in the prefix cache, and found there,
+            since the start of the replica.
     """
 
     step: int = 0
@@ -132,6 +156,8 @@ class LoadReport:
     preemptions: int = 0
     tokens_computed: int = 0
     tokens_generated: int = 0
+    cache_queries: int = 0
+    cache_hits: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,12 +188,37 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """How likely a token was: ``chosen`` itself, and the likeliest ones in falling order.
+
+    Values are natural logarithms; ``-inf`` where a token could not be chosen.
+    """
+
+    chosen: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Delta:
-    """What one step did for one sequence; ``finish`` is set in its last delta, and only there."""
+    """What one step did for one sequence.
+
+    Attributes:
+        handle: the choice.
+        tokens: new output tokens.
+        finish: set in the sequence's last delta, and only there.
+        cached_tokens: prompt tokens that were served from the prefix cache; told in one delta,
+            at the latest the one with the first token.
+        logprobs: one for each of ``tokens``, where asked for.
+        prompt_logprobs: one for each prompt token but the first, where asked for; told once, with
+            the first output token.
+    """
 
     handle: int
     tokens: tuple[int, ...]
     finish: FinishReason | None = None
+    cached_tokens: int = 0
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +231,13 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Controls:
-    """The versioned limits and modes in force; a higher version replaces a lower one."""
+    """The versioned limits and modes in force; a higher version replaces a lower one.
+
+    ``by_person`` says who set them: a person, or software such as a policy or a configuration.
+    """
 
     version: int = 0
     batching: Batching = Batching.CONTINUOUS
     token_budget: int = 512
     max_sequences: int = 32
+    by_person: bool = False

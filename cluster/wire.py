@@ -1,23 +1,17 @@
 """Translation between ``cluster.protocol`` and the messages of ``worker.proto``.
 
-Owns the byte layout of the data plane, and nothing else. Messages from the network are checked
-here, so a malformed one raises ``ValueError`` at the edge instead of doing harm inside.
+Owns the byte layout of the data plane, but for frames (``cluster.wire_frame``). Messages from the
+network are checked here, so a malformed one raises ``ValueError`` at the edge instead of doing harm
+inside.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterable, Sequence
-from itertools import accumulate, pairwise
 
 from chairlift.cluster.proto import worker_pb2 as pb
 from chairlift.cluster.protocol import (
     Answer,
     Batching,
     Controls,
-    Delta,
-    FinishReason,
-    Frame,
-    LoadReport,
     Refusal,
     ReplicaInfo,
     Request,
@@ -30,8 +24,6 @@ __all__ = [
     "answer_to_wire",
     "controls_from_wire",
     "controls_to_wire",
-    "frame_from_wire",
-    "frame_to_wire",
     "submission_from_wire",
     "submission_to_wire",
     "welcome_from_wire",
@@ -40,35 +32,24 @@ __all__ = [
 
 
 def submission_to_wire(submission: Submission) -> pb.Submit:
-    request, sampling = submission.request, submission.request.sampling
+    request = submission.request
     return pb.Submit(
         handle=submission.handle,
         request_id=request.id,
         tenant=request.tenant,
         prompt=request.prompt,
         n=request.n,
-        sampling=pb.Sampling(
-            max_tokens=sampling.max_tokens,
-            seed=sampling.seed,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
-            min_p=sampling.min_p,
-            stop_token_ids=sampling.stop_token_ids,
-            ignore_eos=sampling.ignore_eos,
-        ),
+        sampling=_sampling_to_wire(request.sampling),
+        cache_salt=request.cache_salt,
     )
 
 
 def submission_from_wire(message: pb.Submit) -> Submission:
     """Raises ValueError for a submission that no router of ours would send."""
-    sampling = message.sampling
     if not message.prompt:
         raise ValueError("prompt: has no tokens")
     if message.n < 1:
         raise ValueError("n: must be at least 1")
-    if sampling.max_tokens < 1:
-        raise ValueError("max_tokens: must be at least 1")
     return Submission(
         handle=message.handle,
         request=Request(
@@ -76,17 +57,56 @@ def submission_from_wire(message: pb.Submit) -> Submission:
             tenant=message.tenant,
             prompt=tuple(message.prompt),
             n=message.n,
-            sampling=SamplingParams(
-                max_tokens=sampling.max_tokens,
-                seed=sampling.seed,
-                temperature=sampling.temperature,
-                top_p=sampling.top_p,
-                top_k=sampling.top_k,
-                min_p=sampling.min_p,
-                stop_token_ids=tuple(sampling.stop_token_ids),
-                ignore_eos=sampling.ignore_eos,
-            ),
+            sampling=_sampling_from_wire(message.sampling),
+            cache_salt=message.cache_salt,
         ),
+    )
+
+
+def _sampling_to_wire(sampling: SamplingParams) -> pb.Sampling:
+    return pb.Sampling(
+        max_tokens=sampling.max_tokens,
+        seed=sampling.seed,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        min_p=sampling.min_p,
+        stop_token_ids=sampling.stop_token_ids,
+        ignore_eos=sampling.ignore_eos,
+        min_tokens=sampling.min_tokens,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        repetition_penalty=sampling.repetition_penalty,
+        bias_tokens=[token for token, _ in sampling.logit_bias],
+        bias_values=[value for _, value in sampling.logit_bias],
+        allowed_token_ids=sampling.allowed_token_ids,
+        logprobs=sampling.logprobs,
+        prompt_logprobs=sampling.prompt_logprobs,
+    )
+
+
+def _sampling_from_wire(message: pb.Sampling) -> SamplingParams:
+    if message.max_tokens < 1:
+        raise ValueError("max_tokens: must be at least 1")
+    if not message.repetition_penalty > 0:
+        raise ValueError("repetition_penalty: must be above 0")
+    return SamplingParams(
+        max_tokens=message.max_tokens,
+        seed=message.seed,
+        temperature=message.temperature,
+        top_p=message.top_p,
+        top_k=message.top_k,
+        min_p=message.min_p,
+        stop_token_ids=tuple(message.stop_token_ids),
+        ignore_eos=message.ignore_eos,
+        min_tokens=message.min_tokens,
+        presence_penalty=message.presence_penalty,
+        frequency_penalty=message.frequency_penalty,
+        repetition_penalty=message.repetition_penalty,
+        logit_bias=tuple(zip(message.bias_tokens, message.bias_values, strict=True)),
+        allowed_token_ids=tuple(message.allowed_token_ids),
+        logprobs=message.logprobs if message.HasField("logprobs") else None,
+        prompt_logprobs=(message.prompt_logprobs if message.HasField("prompt_logprobs") else None),
     )
 
 
@@ -96,6 +116,7 @@ def controls_to_wire(controls: Controls) -> pb.Controls:
         batching=controls.batching.value,
         token_budget=controls.token_budget,
         max_sequences=controls.max_sequences,
+        by_person=controls.by_person,
     )
 
 
@@ -108,6 +129,7 @@ def controls_from_wire(message: pb.Controls) -> Controls:
         batching=Batching(message.batching),
         token_budget=message.token_budget,
         max_sequences=message.max_sequences,
+        by_person=message.by_person,
     )
 
 
@@ -118,44 +140,6 @@ def answer_to_wire(answer: Answer) -> pb.Answer:
 def answer_from_wire(message: pb.Answer) -> Answer:
     refusal = Refusal(message.refusal) if message.refusal else None
     return Answer(handle=message.handle, refusal=refusal, detail=message.detail)
-
-
-def frame_to_wire(deltas: Sequence[Delta], load: LoadReport) -> pb.Frame:
-    return pb.Frame(
-        handles=[delta.handle for delta in deltas],
-        counts=[len(delta.tokens) for delta in deltas],
-        tokens=_flatten(delta.tokens for delta in deltas),
-        finishes=[delta.finish or 0 for delta in deltas],
-        load=pb.Load(
-            step=load.step,
-            running=load.running,
-            waiting=load.waiting,
-            waiting_tokens=load.waiting_tokens,
-            blocks_used=load.blocks_used,
-            blocks_total=load.blocks_total,
-            preemptions=load.preemptions,
-            tokens_computed=load.tokens_computed,
-            tokens_generated=load.tokens_generated,
-        ),
-    )
-
-
-def frame_from_wire(message: pb.Frame) -> Frame:
-    """Raises ValueError when the columns do not have the same number of rows."""
-    counts = message.counts
-    if not len(message.handles) == len(counts) == len(message.finishes):
-        raise ValueError("frame: columns of different lengths")
-    tokens = tuple(message.tokens)
-    bounds = list(accumulate(counts, initial=0))
-    if bounds[-1] != len(tokens):
-        raise ValueError("frame: counts do not add up to the tokens")
-    deltas = tuple(
-        Delta(handle, tokens[start:stop], FinishReason(finish) if finish else None)
-        for handle, (start, stop), finish in zip(
-            message.handles, pairwise(bounds), message.finishes, strict=True
-        )
-    )
-    return Frame(deltas=deltas, load=_load_from_wire(message.load))
 
 
 def welcome_to_wire(info: ReplicaInfo) -> pb.Welcome:
@@ -182,21 +166,3 @@ def welcome_from_wire(message: pb.Welcome) -> ReplicaInfo:
         block_size=message.block_size,
         blocks_total=message.blocks_total,
     )
-
-
-def _load_from_wire(message: pb.Load) -> LoadReport:
-    return LoadReport(
-        step=message.step,
-        running=message.running,
-        waiting=message.waiting,
-        waiting_tokens=message.waiting_tokens,
-        blocks_used=message.blocks_used,
-        blocks_total=message.blocks_total,
-        preemptions=message.preemptions,
-        tokens_computed=message.tokens_computed,
-        tokens_generated=message.tokens_generated,
-    )
-
-
-def _flatten(parts: Iterable[tuple[int, ...]]) -> list[int]:
-    return [token for part in parts for token in part]

@@ -148,9 +148,9 @@ class Exchange:
         )
         await self._write(b"" if self.method == "HEAD" else body, more=False)
 
-    async def start_stream(self) -> None:
+    async def start_stream(self, headers: Headers = ()) -> None:
         """Begin a response of server-sent events."""
-        await self._start(200, _STREAM_HEADERS)
+        await self._start(200, (*_STREAM_HEADERS, *headers))
 
     async def write(self, events: bytes) -> None:
         """Send events; waits while the client reads more slowly than they come."""

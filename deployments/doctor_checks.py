@@ -119,7 +119,11 @@ def _memory(facts: Facts) -> Finding:
 
 def _compiler(facts: Facts) -> Finding:
     if not facts.compilers:
-        return Finding("compiler", Verdict.OK, "none; the kernels in plain torch need none")
+        advice = (
+            "without a C++ compiler the kernels are plain torch: slower, and tokens may depend on "
+            "what shares the batch; install one (Debian: apt-get install g++)"
+        )
+        return Finding("compiler", Verdict.WARNING, "none", advice)
     return Finding(
         "compiler", Verdict.OK, "; ".join(f"{name}: {text}" for name, text in facts.compilers)
     )

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import TypeAlias
 
 from chairlift.deployments.openai_convert import Generation
-from chairlift.deployments.openai_response import Usage
+from chairlift.deployments.openai_response import Api, Usage
 from chairlift.router.flight import Flight, Update
 from chairlift.router.router import Router
 
@@ -25,16 +25,19 @@ Turn: TypeAlias = list[tuple[int, Update]]
 class Flights:
     """The flights of one generation, one a prompt."""
 
-    def __init__(self, flights: Sequence[Flight], n: int) -> None:
+    def __init__(self, flights: Sequence[Flight], generation: Generation) -> None:
         self._flights = flights
-        self._n = n
+        self._n = generation.n
+        self._scores_only = generation.scores_only
 
     @property
     def usage(self) -> Usage:
         """Tokens so far."""
+        output_tokens = sum(flight.output_tokens for flight in self._flights)
         return Usage(
             prompt_tokens=sum(flight.prompt_tokens for flight in self._flights),
-            completion_tokens=sum(flight.output_tokens for flight in self._flights),
+            completion_tokens=0 if self._scores_only else output_tokens,
+            cached_tokens=sum(flight.cached_tokens for flight in self._flights),
         )
 
     async def turns(self) -> AsyncGenerator[Turn, None]:
@@ -97,9 +100,12 @@ async def take_off(router: Router, generation: Generation) -> AsyncIterator[Flig
 
     Raises the RequestError of the first prompt that is refused; those before it are cancelled.
     """
+    continues = generation.api is Api.COMPLETION
     async with contextlib.AsyncExitStack() as stack:
         flights = [
-            await stack.enter_async_context(await router.submit(request, generation.stop))
+            await stack.enter_async_context(
+                await router.submit(request, generation.stop, continues=continues)
+            )
             for request in generation.requests
         ]
-        yield Flights(flights, generation.n)
+        yield Flights(flights, generation)

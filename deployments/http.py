@@ -33,10 +33,12 @@ from chairlift.deployments.asgi import (
     lifespan,
     refuse_websocket,
 )
-from chairlift.deployments.fan_in import Flights, Turn, take_off
+from chairlift.deployments.fan_in import Flights, take_off
 from chairlift.deployments.openai_convert import Converter, Generation
+from chairlift.deployments.openai_logprobs import LogprobsWriter, TokenForms
 from chairlift.deployments.openai_response import Choice, ResponseHead, response_body
 from chairlift.deployments.sse import DONE, ChunkEncoder
+from chairlift.deployments.transcript import Piece, Transcript
 from chairlift.router.chat_template import ChatTemplate
 from chairlift.router.placement import ReplicaView
 from chairlift.router.router import Router
@@ -50,6 +52,9 @@ INLINE_BODY = 4096
 """Bytes; a longer body is parsed and tokenised in a thread, so that others' tokens flow on."""
 
 MODEL_PREFIX = "/v1/models/"
+
+SEED_HEADER = b"x-chairlift-seed"
+"""The seed of each prompt, with commas between; to be sent as ``seed`` to get the same again."""
 
 Endpoint: TypeAlias = Callable[[Exchange], Awaitable[None]]
 Convert: TypeAlias = Callable[[bytes, str, int], Generation]
@@ -77,6 +82,7 @@ class HttpApp:
     max_choices: int
     _started: int = field(init=False)
     _converter: Converter = field(init=False)
+    _forms: TokenForms = field(init=False)
     _endpoints: dict[str, tuple[str, Endpoint]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -87,6 +93,7 @@ class HttpApp:
             model_name=self.model_name,
             max_choices=self.max_choices,
         )
+        self._forms = TokenForms(self.tokenizer)
         self._endpoints = {
             "/": ("GET", self._index),
             "/health": ("GET", self._health),
@@ -192,16 +199,20 @@ class HttpApp:
                 id=f"{generation.api.value}-{uuid.uuid4().hex}",
                 created=int(time.time()),
                 model=self.model_name,
+                seeds=generation.seeds,
             )
+            headers = [(SEED_HEADER, ",".join(map(str, generation.seeds)).encode())]
+            transcript = Transcript(generation, self._forms)
             async with take_off(self.router, generation) as flights:
                 if generation.stream:
-                    rest = await _stream(exchange, generation, head, flights)
+                    await exchange.start_stream(headers)
+                    rest = await _stream(exchange, generation, head, flights, transcript)
                 else:
-                    rest = await _collect(generation, head, flights)
+                    rest = await _collect(generation, head, flights, transcript)
         if generation.stream:
             await exchange.end_stream(rest)
         else:
-            await exchange.respond(200, rest)
+            await exchange.respond(200, rest, headers=headers)
 
 
 async def _respond_json(exchange: Exchange, body: object, *, status: int = 200) -> None:
@@ -223,36 +234,45 @@ def _health_of(view: ReplicaView) -> dict[str, object]:
 
 
 async def _stream(
-    exchange: Exchange, generation: Generation, head: ResponseHead, flights: Flights
+    exchange: Exchange,
+    generation: Generation,
+    head: ResponseHead,
+    flights: Flights,
+    transcript: Transcript,
 ) -> bytes:
     """Send everything but the last events, which are returned."""
     encoder = ChunkEncoder(head, generation.num_choices, include_usage=generation.include_usage)
-    await exchange.start_stream()
     opening = encoder.opening()
     async with contextlib.aclosing(flights.turns()) as turns:
         async for turn in turns:
-            if events := _encode(turn, encoder):
+            if events := _encode(await transcript.pieces(turn), encoder, transcript.writer):
                 await exchange.write(opening + events)
                 opening = b""
     return (encoder.usage(flights.usage) if generation.include_usage else b"") + DONE
 
 
-def _encode(turn: Turn, encoder: ChunkEncoder) -> bytes:
+def _encode(pieces: list[Piece], encoder: ChunkEncoder, writer: LogprobsWriter | None) -> bytes:
     events = []
-    for choice, update in turn:
-        if update.text:
-            events.append(encoder.text(choice, update.text))
-        if update.finish is not None:
-            events.append(encoder.finish(choice, update.finish))
+    for piece in pieces:
+        logprobs = writer.value(piece.logprobs) if writer and piece.logprobs else None
+        if piece.text or (logprobs and piece.finish is None):
+            events.append(encoder.text(piece.choice, piece.text, logprobs))
+            logprobs = None
+        if piece.finish is not None:
+            events.append(encoder.finish(piece.choice, piece.finish, logprobs))
     return b"".join(events)
 
 
-async def _collect(generation: Generation, head: ResponseHead, flights: Flights) -> bytes:
+async def _collect(
+    generation: Generation, head: ResponseHead, flights: Flights, transcript: Transcript
+) -> bytes:
     """The whole response's body."""
     choices = [Choice() for _ in range(generation.num_choices)]
     async with contextlib.aclosing(flights.turns()) as turns:
         async for turn in turns:
-            for choice, update in turn:
-                choices[choice].pieces.append(update.text)
-                choices[choice].finish = update.finish
-    return response_body(head, choices, flights.usage)
+            for piece in await transcript.pieces(turn):
+                choice = choices[piece.choice]
+                choice.pieces.append(piece.text)
+                choice.logprobs += piece.logprobs
+                choice.finish = piece.finish
+    return response_body(head, choices, flights.usage, transcript.writer)

@@ -8,14 +8,15 @@ replicas.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from chairlift.cluster.errors import InvalidRequest, NotFound
-from chairlift.cluster.protocol import Request, SamplingParams
+from chairlift.cluster.protocol import Request
+from chairlift.deployments.echo import Echo, make_echo
 from chairlift.deployments.openai_response import Api
+from chairlift.deployments.openai_sampling import check_token_ids, read_sampling, read_seeds
 from chairlift.deployments.openai_schema import (
     ChatBody,
     CompletionBody,
@@ -28,10 +29,6 @@ __all__ = ["ChatRenderer", "Converter", "Generation", "TextEncoder"]
 
 DEFAULT_COMPLETION_TOKENS = 16
 """What OpenAI's completions endpoint generates where nothing is asked."""
-
-SMALLEST = 1e-6
-"""A lower temperature is greedy, and a lower ``top_p`` is this one. Both keep the likeliest token
-only; smaller values would not make it through float32."""
 
 PROBE_CHARACTERS = 16
 """Per token that would fit: how much of a very long text is tokenised to see whether it could."""
@@ -46,7 +43,14 @@ class TextEncoder(Protocol):
     @property
     def vocab_size(self) -> int: ...
 
+    @property
+    def strips_space(self) -> bool: ...
+
     def encode(self, text: str, *, add_special: bool) -> list[int]: ...
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str: ...
+
+    def is_special(self, id_: int) -> bool: ...
 
     def token_bytes(self, id_: int, *, skip_special: bool = True) -> bytes: ...
 
@@ -66,6 +70,9 @@ class Generation:
             the response's choice ``p × n + c``.
         stop: texts that end a choice and are no part of it.
         stream, include_usage: how to answer.
+        echo: for each prompt, what comes before the text of its choices; empty for nothing.
+        scores_only: of the output, nothing is wanted; the one token that has to be generated is
+            neither told nor counted.
     """
 
     api: Api
@@ -73,6 +80,8 @@ class Generation:
     stop: tuple[str, ...]
     stream: bool
     include_usage: bool
+    echo: tuple[Echo, ...] = ()
+    scores_only: bool = False
 
     @property
     def n(self) -> int:
@@ -82,6 +91,15 @@ class Generation:
     @property
     def num_choices(self) -> int:
         return len(self.requests) * self.n
+
+    @property
+    def with_logprobs(self) -> bool:
+        return self.requests[0].sampling.logprobs is not None
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """One for each prompt."""
+        return tuple(request.sampling.seed for request in self.requests)
 
 
 class Converter:
@@ -132,7 +150,9 @@ class Converter:
         """POST /v1/completions; as ``chat``."""
         completion = parse_body(CompletionBody, body)
         self.check_model(completion.model)
-        room = _Room(limit, completion.max_tokens, "max_tokens", DEFAULT_COMPLETION_TOKENS)
+        scores_only = completion.max_tokens == 0
+        asked = 1 if scores_only else completion.max_tokens
+        room = _Room(limit, asked, "max_tokens", DEFAULT_COMPLETION_TOKENS)
         prompts = _named_prompts(completion.prompt)
         self._check_choices(len(prompts), completion.n)
         sized = []
@@ -142,8 +162,15 @@ class Converter:
             else:
                 tokens = prompt
             sized.append((tokens, room.left(tokens, name)))
-            self._check_tokens(tokens, name)
-        return self._generation(Api.COMPLETION, completion, request_id, sized)
+            check_token_ids(tokens, name, self._tokenizer.vocab_size)
+        generation = self._generation(Api.COMPLETION, completion, request_id, sized)
+        if not completion.echo:
+            return generation
+        echo = tuple(
+            make_echo(self._tokenizer, prompt, request)
+            for (_, prompt), request in zip(prompts, generation.requests, strict=True)
+        )
+        return replace(generation, echo=echo, scores_only=scores_only)
 
     def check_model(self, name: str | None) -> None:
         """Raises NotFound unless ``name`` is the served model's, or left out."""
@@ -165,15 +192,6 @@ class Converter:
             raise InvalidRequest(
                 f"n: one request may have {self._max_choices} choices, prompts times n", param="n"
             )
-
-    def _check_tokens(self, tokens: Sequence[int], param: str) -> None:
-        size = self._tokenizer.vocab_size
-        if not tokens or 0 <= min(tokens) <= max(tokens) < size:
-            return
-        index = next(i for i, token in enumerate(tokens) if not 0 <= token < size)
-        raise InvalidRequest(
-            f"{param}[{index}]: must be a token id, from 0 to {size - 1}", param=f"{param}[{index}]"
-        )
 
     def _encode(self, text: str, param: str, limit: int, *, add_special: bool) -> list[int]:
         if not text:
@@ -200,7 +218,12 @@ class Converter:
         prompts: Sequence[tuple[list[int], int]],
     ) -> Generation:
         """``prompts``: tokens and ``max_tokens`` of each."""
-        self._check_tokens(body.stop_token_ids, "stop_token_ids")
+        smallest = min(max_tokens for _, max_tokens in prompts)
+        if body.min_tokens > smallest:
+            raise InvalidRequest(
+                f"min_tokens: must not be more than max_tokens, here {smallest}", param="min_tokens"
+            )
+        sampling = read_sampling(body, self._tokenizer.vocab_size)
         options = body.stream_options
         return Generation(
             api=api,
@@ -209,26 +232,16 @@ class Converter:
                     id=request_id,
                     prompt=tuple(prompt),
                     n=body.n,
-                    sampling=self._sampling(body, max_tokens),
+                    sampling=replace(sampling, max_tokens=max_tokens, seed=seed),
+                    cache_salt=body.cache_salt or "",
                 )
-                for prompt, max_tokens in prompts
+                for (prompt, max_tokens), seed in zip(
+                    prompts, read_seeds(body, len(prompts)), strict=True
+                )
             ),
             stop=tuple(dict.fromkeys([body.stop] if isinstance(body.stop, str) else body.stop)),
             stream=body.stream,
             include_usage=options is not None and bool(options.include_usage),
-        )
-
-    def _sampling(self, body: GenerationBody, max_tokens: int) -> SamplingParams:
-        seed = secrets.randbits(64) if body.seed is None else body.seed % 2**64
-        return SamplingParams(
-            max_tokens=max_tokens,
-            seed=seed,
-            temperature=body.temperature if body.temperature >= SMALLEST else 0.0,
-            top_p=max(body.top_p, SMALLEST),
-            top_k=body.top_k if 0 < body.top_k < self._tokenizer.vocab_size else 0,
-            min_p=body.min_p,
-            stop_token_ids=tuple(dict.fromkeys(body.stop_token_ids)),
-            ignore_eos=body.ignore_eos,
         )
 
 

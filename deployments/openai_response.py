@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from chairlift.cluster.errors import RequestError
+from chairlift.deployments.openai_logprobs import Columns, LogprobsWriter
 
 __all__ = ["Api", "Choice", "ResponseHead", "Usage", "error_body", "response_body"]
 
@@ -26,31 +27,44 @@ class Api(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class ResponseHead:
-    """What a response and each of its chunks begin with.
+class Usage:
+    """Tokens of one HTTP request; a prompt counts once, whatever ``n`` is.
 
-    ``created`` is in seconds of Unix time.
+    ``cached_tokens`` are those of the prompts that came from the prefix cache.
+    """
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseHead:
+    """What a response and each of its chunks begin with, and what is told with the usage.
+
+    Attributes:
+        created: in seconds of Unix time.
+        seeds: one for each prompt; OpenAI's API has no place for them, so they stand under
+            ``chairlift``.
     """
 
     api: Api
     id: str
     created: int
     model: str
+    seeds: tuple[int, ...] = ()
 
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Tokens of one HTTP request; a prompt counts once, whatever ``n`` is."""
-
-    prompt_tokens: int
-    completion_tokens: int
-
-    def as_json(self) -> dict[str, int]:
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "total_tokens": self.prompt_tokens + self.completion_tokens,
-        }
+    def closing(self, usage: Usage) -> dict[str, Any]:
+        """The fields that tell what the response took and how to get it again."""
+        return {"usage": usage.as_json(), "chairlift": {"seeds": self.seeds}}
 
 
 @dataclass(slots=True)
@@ -58,11 +72,14 @@ class Choice:
     """One choice of a response that is not streamed, as it grows."""
 
     pieces: list[str] = field(default_factory=list)
+    logprobs: list[Columns] = field(default_factory=list)
     finish: str | None = None
 
 
-def response_body(head: ResponseHead, choices: Sequence[Choice], usage: Usage) -> bytes:
-    """The body of a response that is not streamed."""
+def response_body(
+    head: ResponseHead, choices: Sequence[Choice], usage: Usage, logprobs: LogprobsWriter | None
+) -> bytes:
+    """The body of a response that is not streamed; ``logprobs`` is None if nobody asked."""
     chat = head.api is Api.CHAT
     return orjson.dumps(
         {
@@ -74,12 +91,12 @@ def response_body(head: ResponseHead, choices: Sequence[Choice], usage: Usage) -
                 {
                     "index": index,
                     **_content(head.api, "".join(choice.pieces)),
-                    "logprobs": None,
+                    "logprobs": logprobs and orjson.Fragment(logprobs.value(choice.logprobs)),
                     "finish_reason": choice.finish,
                 }
                 for index, choice in enumerate(choices)
             ],
-            "usage": usage.as_json(),
+            **head.closing(usage),
         }
     )
 

@@ -12,10 +12,10 @@ integer 5; ``"5"`` and ``true`` are not.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-import orjson
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -28,6 +28,7 @@ from pydantic import (
 )
 
 from chairlift.cluster.errors import InvalidRequest, UnsupportedParameter
+from chairlift.deployments.json_body import read_object
 
 __all__ = [
     "ChatBody",
@@ -45,33 +46,31 @@ reads a list, and others' tokens with it."""
 MAX_STOP_STRINGS = 64
 MAX_STOP_CHARACTERS = 256
 MAX_STOP_TOKENS = 1024
+MAX_BIASES = 1024
+MAX_LOGPROBS = 20
+"""Likeliest tokens told beside each token: what OpenAI allows in chats, for both endpoints."""
+MAX_SALT_CHARACTERS = 256
 
 BodyT = TypeVar("BodyT", bound="GenerationBody")
 
 _EXACT_FLOAT = 2**53
+_TOKEN_ID = re.compile("0|[1-9][0-9]{0,9}")
 _NOTHING: tuple[object, ...] = (False, 0, "", [], {})
 _UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
-    "allowed_token_ids": _NOTHING,
     "audio": _NOTHING,
     "bad_words": _NOTHING,
     "chat_template": _NOTHING,
     "continue_final_message": _NOTHING,
     "echo": _NOTHING,
-    "frequency_penalty": _NOTHING,
     "function_call": (*_NOTHING, "none", "auto"),
     "functions": _NOTHING,
     "guided_choice": _NOTHING,
     "guided_grammar": _NOTHING,
     "guided_json": _NOTHING,
     "guided_regex": _NOTHING,
-    "logit_bias": _NOTHING,
-    "logprobs": _NOTHING,
-    "min_tokens": _NOTHING,
     "modalities": (*_NOTHING, ["text"]),
     "prediction": _NOTHING,
-    "presence_penalty": _NOTHING,
-    "prompt_logprobs": _NOTHING,
-    "repetition_penalty": (1,),
+    "prompt_logprobs": (),
     "response_format": (*_NOTHING, {"type": "text"}),
     "structured_outputs": _NOTHING,
     "suffix": _NOTHING,
@@ -81,7 +80,8 @@ _UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
     "use_beam_search": _NOTHING,
     "web_search_options": _NOTHING,
 }
-"""Name → the values, besides null, that ask for nothing."""
+"""Name → the values, besides null, that ask for nothing. An endpoint that has the field goes before
+this table."""
 
 
 def _whole(value: object) -> object:
@@ -89,6 +89,11 @@ def _whole(value: object) -> object:
     if isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT_FLOAT:
         return int(value)
     return value
+
+
+def _false_is_absent(value: object) -> object:
+    """For what is a number in one endpoint and a switch in the other."""
+    return None if value is False else value
 
 
 def _text_or_list(value: object) -> str | None:
@@ -110,12 +115,32 @@ def _prompt_kind(value: object) -> str | None:
     return "#tokens" if type(first) is int else None
 
 
+def _biases(value: object) -> dict[int, float]:
+    """OpenAI writes the token ids as the keys of a JSON object, so as text."""
+    if not isinstance(value, dict):
+        raise _bad_bias("input should be a JSON object of token ids and numbers")
+    if len(value) > MAX_BIASES:
+        raise _bad_bias(f"has {len(value)} entries, of {MAX_BIASES} at most")
+    for token, bias in value.items():
+        if not _TOKEN_ID.fullmatch(token):
+            raise _bad_bias(f"{token[:20]!r} is no token id")
+        if type(bias) not in (int, float) or not -100 <= bias <= 100:
+            raise _bad_bias(f"the bias of token {token} must be a number from -100 to 100")
+    return {int(token): float(bias) for token, bias in value.items()}
+
+
+def _bad_bias(message: str) -> InvalidRequest:
+    return InvalidRequest(f"logit_bias: {message}", param="logit_bias")
+
+
 def _one_of(kind: Any, expected: str) -> Discriminator:
     return Discriminator(kind, custom_error_type="wrong_type", custom_error_message=expected)
 
 
 Integer = Annotated[int, BeforeValidator(_whole)]
 TokenIds = Annotated[list[int], Field(fail_fast=True)]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+NumLogprobs = Annotated[Integer, Field(ge=0, le=MAX_LOGPROBS)]
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 Stop = Annotated[
     Annotated[StopString, Tag("#text")]
@@ -187,16 +212,23 @@ class GenerationBody(_Part):
     n: Annotated[Integer, Field(ge=1)] = 1
     best_of: Integer | None = None
     max_tokens: Annotated[Integer, Field(ge=1)] | None = None
+    min_tokens: Annotated[Integer, Field(ge=0)] = 0
     temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     top_k: Annotated[Integer, Field(ge=-1)] = 0
     min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
+    repetition_penalty: Annotated[float, Field(gt=0, le=2)] = 1.0
+    logit_bias: Annotated[dict[int, float], BeforeValidator(_biases)] = Field(default_factory=dict)
+    allowed_token_ids: Annotated[TokenIds, Field(min_length=1)] | None = None
     seed: Annotated[Integer, Field(ge=-(2**63), lt=2**64)] | None = None
     stop: Stop = Field(default_factory=list)
     stop_token_ids: Annotated[TokenIds, Field(max_length=MAX_STOP_TOKENS)] = Field(
         default_factory=list
     )
     ignore_eos: bool = False
+    cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_SALT_CHARACTERS)] | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
 
@@ -206,6 +238,8 @@ class ChatBody(GenerationBody):
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     max_completion_tokens: Annotated[Integer, Field(ge=1)] | None = None
+    logprobs: bool = False
+    top_logprobs: NumLogprobs = 0
 
     @field_validator("messages")
     @classmethod
@@ -220,9 +254,12 @@ class ChatBody(GenerationBody):
 
 
 class CompletionBody(GenerationBody):
-    """POST /v1/completions."""
+    """POST /v1/completions; ``max_tokens`` 0 is for who wants nothing but the prompt's echo."""
 
     prompt: Prompt
+    max_tokens: Annotated[Integer, Field(ge=0)] | None = None
+    logprobs: Annotated[NumLogprobs | None, BeforeValidator(_false_is_absent)] = None
+    echo: bool = False
 
 
 def parse_body(kind: type[BodyT], body: bytes) -> BodyT:
@@ -232,15 +269,11 @@ def parse_body(kind: type[BodyT], body: bytes) -> BodyT:
         InvalidRequest: the body is no JSON object or a field is wrong; ``param`` names it.
         UnsupportedParameter: a field asks for what this server does not offer.
     """
-    try:
-        tree = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise InvalidRequest(f"The body is not valid JSON: {error}", code="invalid_json") from None
-    if not isinstance(tree, dict):
-        raise InvalidRequest("The body must be a JSON object", code="invalid_json")
-    fields = {name: value for name, value in tree.items() if value is not None}
+    fields = {name: value for name, value in read_object(body).items() if value is not None}
     for name, neutral in _UNSUPPORTED.items():
-        if name in fields and not _asks_for_nothing(fields[name], neutral):
+        if name not in fields or name in kind.model_fields:
+            continue
+        if not _asks_for_nothing(fields[name], neutral):
             raise UnsupportedParameter(f"{name}: not offered by this server", param=name)
     try:
         parsed = kind.model_validate(fields)
@@ -260,6 +293,13 @@ def _check_combinations(body: GenerationBody) -> None:
         raise InvalidRequest("best_of: must not be less than n", param="best_of")
     if body.best_of is not None and body.best_of > body.n:
         raise UnsupportedParameter("best_of: more than n is not offered", param="best_of")
+    if isinstance(body, ChatBody) and body.top_logprobs and not body.logprobs:
+        raise InvalidRequest("top_logprobs: needs logprobs to be true", param="top_logprobs")
+    if isinstance(body, CompletionBody) and body.max_tokens == 0:
+        if not body.echo:
+            raise InvalidRequest("max_tokens: 0 is allowed only with echo", param="max_tokens")
+        if body.min_tokens:
+            raise InvalidRequest("min_tokens: must not be more than max_tokens", param="min_tokens")
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest(
             "stream_options: allowed only when stream is true", param="stream_options"

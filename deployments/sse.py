@@ -19,12 +19,14 @@ __all__ = ["DONE", "ChunkEncoder", "error_event"]
 DONE = b"data: [DONE]\n\n"
 
 _OPEN_CHOICE = b',"logprobs":null,"finish_reason":null}]'
+_NULL = b"null"
 
 
 class ChunkEncoder:
     """Encodes the chunks of one response. JSON leaves no bare newline, so an event is one line."""
 
     def __init__(self, head: ResponseHead, num_choices: int, *, include_usage: bool) -> None:
+        self._response = head
         chat = head.api is Api.CHAT
         fields = {
             "id": head.id,
@@ -38,7 +40,8 @@ class ChunkEncoder:
         opening = b',"delta":{"content":' if chat else b',"text":'
         self._choices = [self._head + b'{"index":%d' % index for index in range(num_choices)]
         self._prefixes = [choice + opening for choice in self._choices]
-        self._suffix = (b"}" if chat else b"") + _OPEN_CHOICE + self._tail
+        self._brace = b"}" if chat else b""
+        self._suffix = self._brace + _OPEN_CHOICE + self._tail
 
     def opening(self) -> bytes:
         """What comes before the first piece of text: in a chat, each choice's role."""
@@ -47,19 +50,23 @@ class ChunkEncoder:
         role = b',"delta":{"role":"assistant","content":""}' + _OPEN_CHOICE + self._tail
         return b"".join(choice + role for choice in self._choices)
 
-    def text(self, choice: int, text: str) -> bytes:
-        """A piece of a choice's text."""
-        return self._prefixes[choice] + orjson.dumps(text) + self._suffix
+    def text(self, choice: int, text: str, logprobs: bytes | None = None) -> bytes:
+        """A piece of a choice's text, with the JSON of its log probabilities."""
+        if logprobs is None:
+            return self._prefixes[choice] + orjson.dumps(text) + self._suffix
+        rest = b'%s,"logprobs":%s,"finish_reason":null}]' % (self._brace, logprobs)
+        return self._prefixes[choice] + orjson.dumps(text) + rest + self._tail
 
-    def finish(self, choice: int, reason: str) -> bytes:
-        """A choice's last chunk."""
+    def finish(self, choice: int, reason: str, logprobs: bytes | None = None) -> bytes:
+        """A choice's last chunk; ``logprobs`` are those of tokens behind the last of the text."""
         empty = b',"delta":{}' if self._chat else b',"text":""'
-        rest = b',"logprobs":null,"finish_reason":"%s"}]' % reason.encode()
+        rest = b',"logprobs":%s,"finish_reason":"%s"}]' % (logprobs or _NULL, reason.encode())
         return self._choices[choice] + empty + rest + self._tail
 
     def usage(self, usage: Usage) -> bytes:
         """The chunk after all choices' last, for those who asked for it."""
-        return self._head + b'],"usage":' + orjson.dumps(usage.as_json()) + b"}\n\n"
+        closing = orjson.dumps(self._response.closing(usage))
+        return self._head + b"]," + closing[1:] + b"\n\n"
 
 
 def error_event(error: RequestError) -> bytes:

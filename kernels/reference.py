@@ -16,9 +16,13 @@ import math
 import torch
 from torch import Tensor
 
+from chairlift.kernels.logits import Adjustment
+
 __all__ = [
+    "adjusted",
     "apply_rope",
     "kv_write",
+    "log_probabilities",
     "paged_attention",
     "rms_norm",
     "sample",
@@ -99,6 +103,31 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     """``silu(gate) × up`` of (rows, gate then up)."""
     gate, up = gate_up.chunk(2, dim=-1)
     return gate / (1 + torch.exp(-gate)) * up
+
+
+def adjusted(logits: Tensor, by: Adjustment) -> Tensor:
+    """One row (vocabulary,) after bias, penalties and masks; see ``kernels.logits``."""
+    limit = torch.finfo(torch.float32).max
+    bias = dict(zip(by.biased.tolist(), by.bias.tolist(), strict=True))
+    prompt, output = by.prompt.tolist(), by.output.tolist()
+    allowed, forbidden = by.allowed.tolist(), by.forbidden.tolist()
+    values = []
+    for token, logit in enumerate(logits.tolist()):
+        value = logit + bias.get(token, 0.0)
+        if token in prompt or token in output:
+            value = value / by.repetition if value > 0 else value * by.repetition
+        if token in output:
+            value -= by.frequency * output.count(token) + by.presence
+        value = -limit if math.isnan(value) else min(max(value, -limit), limit)
+        values.append(-math.inf if allowed and token not in allowed else value)
+    masked = [-math.inf if token in forbidden else value for token, value in enumerate(values)]
+    return torch.tensor(values if max(masked) == -math.inf else masked, dtype=torch.float64)
+
+
+def log_probabilities(logits: Tensor) -> Tensor:
+    """Natural logarithm of each token's probability; of one row, (vocabulary,), without NaN."""
+    shifted = logits - logits.max()
+    return shifted - shifted.exp().sum().log()
 
 
 def sampling_distribution(

@@ -1,9 +1,10 @@
 """Rotary position embedding: how fast each pair of a head's elements turns.
 
 Owns the frequencies of every scaling kind, and the angles of positions. There is one
-implementation, which production and reference share, since it runs once at load and once a step.
+implementation, which production and reference share, since it runs once, at load.
 It works in float32 and in the order of operations in which models are trained and published, so
-that angles at large positions agree with theirs to the last bit.
+that angles at large positions agree with theirs to the last bit. Cosines and sines are those of
+the float32 angles, rounded once.
 """
 
 from __future__ import annotations
@@ -60,9 +61,13 @@ def rope_frequencies(
 def rope_angles(
     frequencies: Tensor, positions: Tensor, factor: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """Cosines and sines, each (rows, dim / 2), of ``positions`` (rows,)."""
-    angles = positions[:, None].float() * frequencies
-    return angles.cos() * factor, angles.sin() * factor
+    """Cosines and sines, each (rows, dim / 2), of ``positions`` (rows,).
+
+    In float64 until the end: float32 functions may treat the last few numbers of a tensor in
+    another way than the rest, and so give a position other bits in a table of another length.
+    """
+    angles = (positions[:, None].float() * frequencies).double()
+    return angles.cos().float() * factor, angles.sin().float() * factor
 
 
 def _wavelengths(theta: float, dim: int) -> Tensor:

@@ -1,11 +1,11 @@
 """From logits to tokens: greedy, temperature, min-p, top-k, top-p.
 
 Owns the rules below. Draws no random numbers itself: a row's uniform number comes from
-``kernels.philox``. A row's token is a function of that row's numbers alone; no sum ever runs
-across rows, nor in an order that depends on how many rows there are.
+``kernels.philox``. A row's token is a function of that row's numbers alone: rows are computed one
+by one, on one thread, and the order of every sum depends on its length only.
 
 1. A logit that is not a number counts as the least, infinities as the largest and least finite
-   float32: every row has a result.
+   float32, in rows whose largest logit is not finite: every row has a result.
 2. Temperature below 1e-5 is greedy: the first token of the largest logit. Nothing else applies.
 3. Otherwise logits are divided by the temperature. Then tokens drop out in vLLM's order:
    ``min_p``, those less than ``min_p`` times as likely as the likeliest; ``top_k``, all but the
@@ -19,88 +19,123 @@ across rows, nor in an order that depends on how many rows there are.
 from __future__ import annotations
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-__all__ = ["sample"]
+from chairlift.kernels.logits import clean
+
+__all__ = ["likeliest", "sample"]
+
+Ints = NDArray[np.int64]
+Weights = NDArray[np.float32]
 
 _GREEDY_BELOW = 1e-5
-_ROWS_AT_A_TIME = 8  # keeps the running sums in the processor's cache
+_STRETCH = 256  # tokens that are summed up at once where running sums are only searched
+_LIKELY = 1e-3  # of the likeliest token's weight
 
 
 def sample(
-    logits: Tensor,
-    temperature: Tensor,
-    top_k: Tensor,
-    top_p: Tensor,
-    min_p: Tensor,
+    logits: NDArray[np.float32],
+    temperature: NDArray[np.float32],
+    top_k: Ints,
+    top_p: NDArray[np.float64],
+    min_p: NDArray[np.float32],
     *,
-    uniform: Tensor,
-) -> Tensor:
+    uniform: NDArray[np.float64],
+) -> Ints:
     """Choose one token for each row.
 
     Args:
-        logits: (rows, vocabulary) float32.
-        temperature: (rows,) float32; 0 is greedy.
-        top_k: (rows,) int64; 0 is off.
-        top_p: (rows,) float64 in (0, 1]; 1 is off.
-        min_p: (rows,) float32 in [0, 1]; 0 is off.
-        uniform: (rows,) float64 in [0, 1).
+        logits: (rows, vocabulary).
+        temperature: (rows,); 0 is greedy.
+        top_k: (rows,); 0 is off.
+        top_p: (rows,) in (0, 1]; 1 is off.
+        min_p: (rows,) in [0, 1]; 0 is off.
+        uniform: (rows,) in [0, 1).
 
     Returns:
-        (rows,) int64.
+        (rows,)
     """
-    largest, tokens = logits.max(dim=-1)
-    if not bool(largest.isfinite().all()):
-        limit = torch.finfo(torch.float32).max
-        logits = logits.nan_to_num(-limit, limit, -limit)
-        largest, tokens = logits.max(dim=-1)
-    random = (temperature >= _GREEDY_BELOW).nonzero()[:, 0]
-    for first in range(0, len(random), _ROWS_AT_A_TIME):
-        rows = random[first : first + _ROWS_AT_A_TIME]
-        weights = logits[rows].sub_(largest[rows, None]).div_(temperature[rows, None]).exp_()
-        weights.masked_fill_(weights < min_p[rows, None], 0.0)
-        _drop_unlikely(weights, top_k[rows], top_p[rows])
-        mass = weights.cumsum(-1, dtype=torch.float64)
-        total = mass[:, -1]
-        target = torch.minimum(uniform[rows] * total, total.nextafter(total.new_zeros(())))
-        tokens[rows] = torch.searchsorted(mass, target[:, None], right=True)[:, 0]
+    tokens: Ints = logits.argmax(axis=1)
+    largest = np.take_along_axis(logits, tokens[:, None], axis=1)[:, 0]
+    for row in np.flatnonzero(~np.isfinite(largest)):
+        tokens[row] = clean(logits[row]).argmax()
+    truncated = (top_k > 0) | (top_p < 1.0) | (min_p > 0.0)
+    for row in np.flatnonzero(temperature >= _GREEDY_BELOW):
+        weights = _weights(clean(logits[row]), tokens[row], temperature[row])
+        if truncated[row]:
+            kept = _truncate(weights, int(top_k[row]), float(top_p[row]), min_p[row])
+            tokens[row] = kept[_draw(weights[kept], uniform[row])]
+        else:
+            tokens[row] = _draw(weights, uniform[row])
     return tokens
 
 
-def _drop_unlikely(weights: Tensor, top_k: Tensor, top_p: Tensor) -> None:
-    """Zero what top-k and top-p leave out; only rows that ask for either are looked at."""
-    for row, (k, p) in enumerate(zip(top_k.tolist(), top_p.tolist(), strict=True)):
-        if k:
-            _keep_likeliest(weights[row].numpy(), None, k)
-        if p < 1.0:
-            mass = weights[row].numpy().astype(np.float64)
-            _keep_likeliest(weights[row].numpy(), mass, p * mass.sum())
-
-
-def _keep_likeliest(
-    weights: NDArray[np.float32], measure: NDArray[np.float64] | None, limit: float
-) -> None:
-    """Zero the tokens before which the likelier ones measure ``limit`` or more, in place.
-
-    A radix selection: the upper half of a non-negative float's bits is a bin that rises with
-    its value, so one pass finds the bin in which the limit falls, and only that bin, whose values
-    differ by less than a hundredth, is sorted.
+def likeliest(values: Weights, count: int) -> Ints:
+    """Where the ``count`` largest values stand, ascending; of equals the first are taken.
 
     Args:
-        weights: (vocabulary,) not negative.
-        measure: (vocabulary,) of each token; None counts tokens.
-        limit: above 0.
+        values: (n,) not NaN.
+        count: 1 at least; with fewer values, all.
     """
-    bins = (weights.view(np.uint32) >> 16).astype(np.intp)
-    through = np.bincount(bins, measure)[::-1].cumsum()  # from the likeliest bin down
-    crossing = min(int(np.searchsorted(through, limit)), len(through) - 1)
-    last_bin = len(through) - 1 - crossing
-    inside = np.flatnonzero(bins == last_bin)
-    ranked = inside[np.argsort(-weights[inside], kind="stable")]
-    before = through[crossing - 1] if crossing else 0.0
-    each = np.ones(len(ranked)) if measure is None else measure[ranked]
-    dropped = ranked[before + np.cumsum(each) - each >= limit]
-    weights[bins < last_bin] = 0.0
-    weights[dropped] = 0.0
+    if count >= len(values):
+        return np.arange(len(values))
+    return _largest(values, np.partition(values, -count)[-count], count)
+
+
+def _largest(values: Weights, least: np.float32, count: int) -> Ints:
+    """As ``likeliest``, when it is known that the ``count``-th largest value is ``least``."""
+    above = np.flatnonzero(values > least)
+    ties = np.flatnonzero(values == least)[: count - len(above)]
+    return np.sort(np.concatenate([above, ties]))
+
+
+def _weights(row: Weights, best: np.int64, temperature: np.float32) -> Weights:
+    """Probabilities relative to that of ``best``, the likeliest token."""
+    with np.errstate(over="ignore"):  # a difference of the two ends of float32
+        weights: Weights = row - row[best]
+        weights /= temperature
+    np.exp(weights, out=weights)
+    return weights
+
+
+def _truncate(weights: Weights, top_k: int, top_p: float, min_p: np.float32) -> Ints:
+    """The tokens that min-p, top-k and top-p leave, ascending."""
+    kept = np.flatnonzero(weights >= min_p) if min_p else np.arange(len(weights))
+    if top_k:
+        kept = kept[likeliest(weights[kept], top_k)]
+    if top_p < 1.0:
+        kept = kept[_nucleus(weights[kept], top_p)]
+    return kept
+
+
+def _nucleus(weights: Weights, top_p: float) -> Ints:
+    """The likeliest tokens that hold ``top_p`` of the mass; as few as do.
+
+    Few tokens hold nearly all of it as a rule, so only those are sorted, if they are enough.
+    """
+    limit = top_p * weights.sum(dtype=np.float64)
+    falling = np.sort(weights[weights >= _LIKELY])[::-1]
+    mass = falling.cumsum(dtype=np.float64)
+    if mass[-1] < limit:
+        falling = np.sort(weights)[::-1]
+        mass = falling.cumsum(dtype=np.float64)
+    count = min(int(np.searchsorted(mass, limit)) + 1, len(falling))
+    return _largest(weights, falling[count - 1], count)
+
+
+def _draw(weights: Weights, uniform: float) -> int:
+    """The first index at which the running sum exceeds the share ``uniform`` of the total.
+
+    The running sums of stretches find the right one; only within it all are computed.
+    """
+    starts = np.arange(0, len(weights), _STRETCH)
+    mass = np.add.reduceat(weights, starts, dtype=np.float64).cumsum()
+    target = min(uniform * mass[-1], np.nextafter(mass[-1], 0.0))
+    stretch = int(np.searchsorted(mass, target, side="right"))
+    before = mass[stretch - 1] if stretch else 0.0
+    inside = weights[starts[stretch] : starts[stretch] + _STRETCH]
+    possible = np.flatnonzero(inside)
+    running = before + inside[possible].cumsum(dtype=np.float64)
+    # The two sums of a stretch may differ in their last bits.
+    found = min(int(np.searchsorted(running, target, side="right")), len(possible) - 1)
+    return int(starts[stretch] + possible[found])

@@ -22,17 +22,29 @@ class Detokenizer:
     A piece holds whole characters; U+FFFD stands in it only where the tokens' bytes are no
     UTF-8, whatever comes next. The cost of a token does not grow with the text.
 
+    Two things differ where asked for. The text of the first ``min_tokens`` tokens is no place for
+    stop strings, so that at least those tokens count. A text that ``continues`` another one keeps
+    a space at its begin, which SentencePiece vocabularies otherwise drop there.
+
     Attributes:
         num_tokens: tokens consumed, the one that completed the stop string being the last.
     """
 
-    __slots__ = ("_at_start", "_scanner", "_tokenizer", "_utf8", "num_tokens")
+    __slots__ = ("_at_start", "_min_tokens", "_scanner", "_tokenizer", "_utf8", "num_tokens")
 
-    def __init__(self, tokenizer: Tokenizer, stop: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        stop: tuple[str, ...] = (),
+        *,
+        min_tokens: int = 0,
+        continues: bool = False,
+    ) -> None:
         """Start a text; ValueError if a stop string is empty."""
         self._tokenizer = tokenizer
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
-        self._at_start = tokenizer.strips_space
+        self._at_start = tokenizer.strips_space and not continues
+        self._min_tokens = min_tokens
         self._scanner = StopScanner(stop)
         self.num_tokens = 0
 
@@ -40,6 +52,17 @@ class Detokenizer:
     def stopped(self) -> bool:
         """Whether a stop string is complete; the text ends before it."""
         return self._scanner.stopped
+
+    @property
+    def num_withheld(self) -> int:
+        """Whole characters that may be the beginning of a stop string, and so were not sent."""
+        return self._scanner.num_withheld
+
+    @property
+    def in_character(self) -> bool:
+        """Whether the text ends within a character, of which some bytes are still to come."""
+        pending, _ = self._utf8.getstate()
+        return bool(pending)
 
     def feed(self, tokens: Sequence[int]) -> str:
         """The text that is safe to send now; tokens after a complete stop string are ignored."""
@@ -59,4 +82,4 @@ class Detokenizer:
         if self._at_start and text:
             self._at_start = False
             text = text.removeprefix(" ")
-        return self._scanner.feed(text)
+        return text if self.num_tokens <= self._min_tokens else self._scanner.feed(text)

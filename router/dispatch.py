@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from chairlift.cluster import wire
+from chairlift.cluster import wire, wire_frame
 from chairlift.cluster.proto import worker_pb2 as pb
 from chairlift.cluster.protocol import Answer, Delta, LoadReport, Submission
 from chairlift.router.sent import SentLedger, Speed
@@ -87,7 +87,7 @@ class Dispatch:
     def receive(self, message: pb.FromWorker) -> None:
         """Hand out what a message holds; raises ValueError for a malformed one."""
         now = self._clock()
-        frame = wire.frame_from_wire(message.frame) if message.HasField("frame") else None
+        frame = wire_frame.frame_from_wire(message.frame) if message.HasField("frame") else None
         if frame is not None:
             self.load, self.load_at = frame.load, now
             self.speed.observe(frame.load, now)

@@ -1,7 +1,7 @@
 """One request on its way, from its placement to its end.
 
-Owns what arrived for each choice and was not read yet, the text state of each choice, and the
-request's one ending. It knows which stream carries it, but neither members nor admission; the
+Owns which choices have news, and the request's one ending; what a choice's tokens become is the
+business of ``choice``. It knows which stream carries it, but neither members nor admission; the
 router places it, and places it again when that replica is lost before the first token.
 
     receive (event loop, per delta)  ──►  choice.tokens  ──►  next turn of the reader: text, Update
@@ -16,38 +16,24 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal, Protocol, Self
+from typing import Protocol, Self
 
 from chairlift.cluster.errors import InternalError, ReplicaLost, RequestError
 from chairlift.cluster.protocol import Delta, FinishReason, Request
-from chairlift.router.detokenizer import Detokenizer
+from chairlift.router.choice import (
+    Choice,
+    Finish,
+    Update,
+    Words,
+    lacks_logprobs,
+    start_text,
+)
 from chairlift.router.metrics import Outcome, RequestEnd, RouterMetrics
 from chairlift.router.tokenizer import Tokenizer
 
 __all__ = ["Carrier", "Finish", "Flight", "FlightSupport", "Update"]
 
 MAX_PLACEMENTS = 3
-
-Finish = Literal["stop", "length"]
-
-_FINISHES: dict[FinishReason, Finish] = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
-
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """News of one choice.
-
-    Attributes:
-        choice: its index, 0 … n - 1.
-        text: what comes next; whole characters, no part of a stop string.
-        num_tokens: output tokens behind this update; they add up to the choice's usage.
-        finish: set in the choice's last update, and only there.
-    """
-
-    choice: int
-    text: str
-    num_tokens: int
-    finish: Finish | None
 
 
 class Carrier(Protocol):
@@ -82,19 +68,31 @@ class Flight:
         request: what was asked for.
         placements: replicas that accepted it, one after the other.
         outcome: None while it is open.
+        cached_tokens: prompt tokens that came from the prefix cache, for the luckiest choice.
     """
 
-    def __init__(self, request: Request, stop: tuple[str, ...], support: FlightSupport) -> None:
+    def __init__(
+        self,
+        request: Request,
+        stop: tuple[str, ...],
+        support: FlightSupport,
+        *,
+        continues: bool = False,
+    ) -> None:
+        """``continues``: the text goes on from the prompt's, rather than being an answer to it."""
         self.request = request
         self.placements = 0
         self.outcome: Outcome | None = None
-        self._stop = stop
+        self.cached_tokens = 0
         self._support = support
+        wanted = (request.sampling.logprobs, request.sampling.prompt_logprobs)
+        self._scored = wanted != (None, None)
+        self._words = Words(support.tokenizer, stop, continues)
         self._started_at = support.clock()
         self._first_token_at: float | None = None
         self._carrier: Carrier | None = None
-        self._choices: list[_Choice] = []
-        self._news: dict[int, _Choice] = {}
+        self._choices: list[Choice] = []
+        self._news: dict[int, Choice] = {}
         self._lost: str | None = None
         self._error: RequestError | None = None
         self._wake = asyncio.Event()
@@ -113,16 +111,22 @@ class Flight:
         self._carrier = carrier
         self._lost = None
         self._news.clear()
+        self.cached_tokens = 0
         self._choices = [
-            _Choice(index, handle + index, Detokenizer(self._support.tokenizer, self._stop))
+            Choice(index, handle + index, start_text(self.request, self._words))
             for index in range(self.request.n)
         ]
 
     def receive(self, delta: Delta, at: float) -> None:
         """News from the replica, which arrived at ``at``."""
         choice = self._choices[delta.handle - self._choices[0].handle]
+        if self._scored and lacks_logprobs(self.request, delta, first=choice.is_new):
+            self._error = InternalError("the replica left out log probabilities")
+            self._wake.set()
+            return
         choice.receive(delta, at)
         self._news[choice.index] = choice
+        self.cached_tokens = max(self.cached_tokens, choice.cached_tokens)
         if delta.tokens:
             self._support.metrics.generated_tokens += len(delta.tokens)
             if self._first_token_at is None:
@@ -238,80 +242,3 @@ class Flight:
         )
         self._support.ended(self)
         self._wake.set()
-
-
-class _Choice:
-    """One choice: tokens that arrived and were not read, and the state of its text."""
-
-    __slots__ = (
-        "_arrived_at",
-        "_detokenizer",
-        "_end",
-        "_gaps",
-        "_measured_at",
-        "_tokens",
-        "_untold",
-        "finish",
-        "handle",
-        "index",
-        "num_tokens",
-        "running",
-    )
-
-    def __init__(self, index: int, handle: int, detokenizer: Detokenizer) -> None:
-        self.index = index
-        self.handle = handle
-        self.running = True
-        """The replica still works on it."""
-        self.finish: Finish | None = None
-        self.num_tokens = 0
-        self._detokenizer = detokenizer
-        self._tokens: list[int] = []
-        self._end: FinishReason | None = None
-        self._untold = 0
-        self._measured_at: float | None = None
-        self._arrived_at = 0.0
-        self._gaps = 0
-
-    def receive(self, delta: Delta, at: float) -> None:
-        self._tokens.extend(delta.tokens)
-        self._arrived_at = at
-        if self._measured_at is None:
-            self._measured_at = at
-        else:
-            self._gaps += len(delta.tokens)
-        if delta.finish is not None:
-            self._end = delta.finish
-            self.running = False
-
-    def take(self, metrics: RouterMetrics) -> Update | None:
-        """What was not read yet; None while it is no whole character and no end."""
-        number, text = self._decode()
-        self.num_tokens += number
-        self._untold += number
-        self._measure(metrics)
-        if not text and self.finish is None:
-            return None
-        update = Update(self.index, text, self._untold, self.finish)
-        self._untold = 0
-        return update
-
-    def _decode(self) -> tuple[int, str]:
-        """How many tokens count, and their text; sets ``finish`` at the end of the choice."""
-        tokens, self._tokens = self._tokens, []
-        seen = self._detokenizer.num_tokens
-        # The token that ends the sequence counts, but it is no text.
-        text = self._detokenizer.feed(tokens[:-1] if self._end is FinishReason.STOP else tokens)
-        if self._end in _FINISHES and not self._detokenizer.stopped:
-            text += self._detokenizer.finish()
-            self.finish = _FINISHES[self._end]
-        if self._detokenizer.stopped:
-            self.finish = "stop"
-            return self._detokenizer.num_tokens - seen, text
-        return len(tokens), text
-
-    def _measure(self, metrics: RouterMetrics) -> None:
-        """Time between tokens: those of one turn share the time since the turn before."""
-        if self._gaps and self._measured_at is not None:
-            metrics.next_tokens(self._gaps, self._arrived_at - self._measured_at)
-            self._measured_at, self._gaps = self._arrived_at, 0

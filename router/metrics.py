@@ -202,6 +202,14 @@ class RouterMetrics:
             GaugeMetricFamily("vllm:num_requests_waiting", "Sequences without.", labels=labels),
             GaugeMetricFamily("vllm:kv_cache_usage_perc", "Used blocks; 1 is all.", labels=labels),
             CounterMetricFamily("vllm:num_preemptions", "Sequences paused.", labels=labels),
+            CounterMetricFamily(
+                "vllm:prefix_cache_queries",
+                "Prompt tokens looked up in the prefix cache.",
+                labels=labels,
+            ),
+            CounterMetricFamily(
+                "vllm:prefix_cache_hits", "Prompt tokens found there.", labels=labels
+            ),
             GaugeMetricFamily("chairlift_load_report_age_seconds", "Of the above.", labels=labels),
         )
         for view in self._replicas():
@@ -212,6 +220,8 @@ class RouterMetrics:
                 view.load.waiting,
                 view.load.blocks_used / max(view.load.blocks_total, 1),
                 view.load.preemptions,
+                view.load.cache_queries,
+                view.load.cache_hits,
                 view.load_age_s,
             )
             for family, value in zip(families, values, strict=True):

@@ -91,19 +91,23 @@ class Router:
         """Prompt plus output that any replica can hold; None while no replica is ready."""
         return placement.max_sequence_tokens(self.replicas())
 
-    async def submit(self, request: Request, stop: tuple[str, ...] = ()) -> Flight:
+    async def submit(
+        self, request: Request, stop: tuple[str, ...] = (), *, continues: bool = False
+    ) -> Flight:
         """Place a request; the flight that is returned has been accepted by a replica.
 
         Args:
             request: what is asked for; valid.
             stop: texts, none empty, that end a choice before them.
+            continues: the output goes on from the prompt's text, so a space between both is kept
+                as a part of it.
 
         Raises:
             Overloaded: this router or all replicas are full (``router_full``, ``queue_full``).
             Unavailable: no replica is there.
             InvalidRequest: the replica finds fault with it.
         """
-        flight = Flight(request, stop, self._support)
+        flight = Flight(request, stop, self._support, continues=continues)
         self.metrics.started += 1
         self._open.add(flight)
         try:

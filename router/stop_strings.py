@@ -33,6 +33,11 @@ class StopScanner:
         self._withheld = ""
         self.stopped = False
 
+    @property
+    def num_withheld(self) -> int:
+        """Characters that wait for the next piece."""
+        return len(self._withheld)
+
     def feed(self, text: str) -> str:
         """The text that no stop string can claim any more; nothing once one is complete."""
         if self.stopped:

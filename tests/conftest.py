@@ -1,11 +1,18 @@
-"""One compute thread for tests that run a model in their own process.
+"""What holds for all tests: they share their cores with other work, and must not mind.
 
-torch's threads wait for each other by spinning. Where tests share their cores with other work, two
-of them took twenty times as long as one.
+- One compute thread for models in the tests' own process: torch's threads wait for each other by
+  spinning, and on busy cores two of them took twenty times as long as one.
+- No time limits of Hypothesis: how long an example takes says nothing about what is tested.
 """
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "busy", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.load_profile("busy")
 
 
 @pytest.fixture(scope="session", autouse=True)

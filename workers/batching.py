@@ -12,15 +12,41 @@ No policy skips a sequence that does not fit to take one that stands behind it, 
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 from chairlift.cluster.protocol import Batching
+from chairlift.workers.decisions import Reason
 from chairlift.workers.sequence import Sequence
 
-__all__ = ["BatchingPolicy", "Continuous", "Room", "Static", "StaticSorted", "policy_for"]
+__all__ = [
+    "BatchingPolicy",
+    "Choice",
+    "Continuous",
+    "Found",
+    "Room",
+    "Static",
+    "StaticSorted",
+    "policy_for",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the prefix cache holds of a waiting sequence.
+
+    Attributes:
+        tokens: leading ones that need not be computed.
+        held: blocks of these that somebody uses anyway, so that sharing them takes no room.
+    """
+
+    tokens: int = 0
+    held: int = 0
+
+
+def _find_nothing(_: Sequence) -> Found:
+    return Found()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +59,7 @@ class Room:
         blocks: free, and not spoken for by the known tokens of running sequences.
         tokens: of the step's budget, what the pending tokens of running sequences leave over.
         block_size: positions of a block.
+        find: looks a waiting sequence up in the prefix cache.
     """
 
     running: int
@@ -40,18 +67,27 @@ class Room:
     blocks: int
     tokens: int
     block_size: int
+    find: Callable[[Sequence], Found] = _find_nothing
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Whom to admit, in this order, and why not one more; None when all are admitted."""
+
+    admitted: tuple[Sequence, ...]
+    stopped_by: Reason | None = None
+
+
 class BatchingPolicy(Protocol):
     """One way to give seats away."""
 
-    def choose(self, waiting: Collection[Sequence], room: Room) -> list[Sequence]:
-        """The sequences to admit now, in this order; ``waiting`` is in order of service.
+    def choose(self, waiting: Collection[Sequence], room: Room) -> Choice:
+        """Choose among ``waiting``, which is in order of service and not empty.
 
-        With nothing running and something waiting, at least one is chosen.
+        With nothing running, at least one is chosen.
         """
         ...
 
@@ -63,16 +99,21 @@ class Continuous:
     admitted when the next step has no token left for it: it would hold a seat and stand still.
     """
 
-    def choose(self, waiting: Collection[Sequence], room: Room) -> list[Sequence]:
+    def choose(self, waiting: Collection[Sequence], room: Room) -> Choice:
         chosen: list[Sequence] = []
         blocks, tokens = room.blocks, room.tokens
-        for sequence in itertools.islice(waiting, max(room.seats, 0)):
-            blocks -= room.blocks_for(sequence.num_tokens + 1)
-            if blocks < 0 or tokens <= 0:
-                break
-            tokens -= sequence.num_pending
+        for sequence in waiting:
+            if len(chosen) >= room.seats:
+                return Choice(tuple(chosen), Reason.MAX_SEQUENCES)
+            if tokens <= 0:
+                return Choice(tuple(chosen), Reason.BUDGET)
+            found = room.find(sequence)
+            blocks -= room.blocks_for(sequence.num_tokens + 1) - found.held
+            if blocks < 0:
+                return Choice(tuple(chosen), Reason.NO_BLOCKS)
+            tokens -= sequence.num_tokens - found.tokens
             chosen.append(sequence)
-        return chosen
+        return Choice(tuple(chosen))
 
 
 class Static:
@@ -81,8 +122,8 @@ class Static:
     Each sequence needs blocks for its greatest length, so a batch is never preempted.
     """
 
-    def choose(self, waiting: Collection[Sequence], room: Room) -> list[Sequence]:
-        return [] if room.running else _whole(waiting, room)
+    def choose(self, waiting: Collection[Sequence], room: Room) -> Choice:
+        return Choice((), Reason.BATCH) if room.running else _whole(waiting, room)
 
 
 class StaticSorted:
@@ -92,9 +133,9 @@ class StaticSorted:
     the one whose lengths differ least.
     """
 
-    def choose(self, waiting: Collection[Sequence], room: Room) -> list[Sequence]:
-        if room.running or not waiting:
-            return []
+    def choose(self, waiting: Collection[Sequence], room: Room) -> Choice:
+        if room.running:
+            return Choice((), Reason.BATCH)
         first = next(iter(waiting))
         ranked = sorted(waiting, key=lambda sequence: (sequence.max_total, sequence.arrival))
         position, size = ranked.index(first), min(room.seats, len(ranked))
@@ -107,7 +148,10 @@ class StaticSorted:
         window = ranked[start : start + size]
         # The first in order of service leads, for it must fit whatever its length.
         window.remove(first)
-        return _whole([first, *window], room)
+        choice = _whole([first, *window], room)
+        if choice.stopped_by is None and size < len(ranked):
+            return Choice(choice.admitted, Reason.MAX_SEQUENCES)
+        return choice
 
 
 def policy_for(batching: Batching) -> BatchingPolicy:
@@ -120,13 +164,15 @@ def policy_for(batching: Batching) -> BatchingPolicy:
             return StaticSorted()
 
 
-def _whole(candidates: Iterable[Sequence], room: Room) -> list[Sequence]:
+def _whole(candidates: Iterable[Sequence], room: Room) -> Choice:
     """As many from the front as there are seats, and blocks for their greatest length."""
     chosen: list[Sequence] = []
     blocks = room.blocks
-    for sequence in itertools.islice(candidates, room.seats):
+    for sequence in candidates:
+        if len(chosen) >= room.seats:
+            return Choice(tuple(chosen), Reason.MAX_SEQUENCES)
         blocks -= room.blocks_for(sequence.max_total)
         if blocks < 0:
-            break
+            return Choice(tuple(chosen), Reason.NO_BLOCKS)
         chosen.append(sequence)
-    return chosen
+    return Choice(tuple(chosen))

@@ -3,6 +3,8 @@
 Owns the order of the stages, what is told to the outside after a step, and what happens when a
 stage fails. It decides nothing about sequences (``scheduler``) and computes no token (the runner).
 
+What each stage decided is told to the ledger at its end, where there is one.
+
 One thread runs the engine; the others talk to the intake, and read ``load``, ``failed`` and
 ``stuck_for``. Whatever happens, each accepted sequence gets exactly one last delta:
 
@@ -20,9 +22,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from chairlift.cluster.protocol import Delta, FinishReason, LoadReport
-from chairlift.workers.intake import Intake
+from chairlift.workers.intake import Drained, Intake
+from chairlift.workers.ledger import Ledger
 from chairlift.workers.scheduler import Outcome, Scheduler
-from chairlift.workers.sequence import Runner, SequenceKey, StepPlan, StepResult
+from chairlift.workers.sequence import Admission, Runner, StepPlan, StepResult
 
 __all__ = ["Engine", "StepOutput"]
 
@@ -49,6 +52,7 @@ class Engine:
         intake: where requests come in.
         sink: told after each step that changed anything, in the engine's thread; must not block.
         clock: monotonic seconds.
+        ledger: records what each stage decides; made for the same scheduler and clock.
     """
 
     def __init__(
@@ -58,6 +62,7 @@ class Engine:
         intake: Intake,
         sink: Callable[[StepOutput], None],
         clock: Callable[[], float] = time.monotonic,
+        ledger: Ledger | None = None,
     ) -> None:
         self.load = scheduler.load(step=0)
         self._scheduler = scheduler
@@ -65,6 +70,7 @@ class Engine:
         self._intake = intake
         self._sink = sink
         self._clock = clock
+        self._ledger = ledger
         self._stopping = False
         self._step_started: float | None = None
         self._left: set[int] = set()
@@ -93,6 +99,8 @@ class Engine:
         except Exception as error:
             logger.exception("the engine's loop failed")
             self._fatal_error = f"the engine's loop failed: {_describe(error)}"
+            if self._ledger is not None:
+                self._ledger.report("failed-loop", self._fatal_error)
         finally:
             self._end_everything()
 
@@ -108,12 +116,14 @@ class Engine:
         turn and runs in the next one.
         """
         self._step_started = self._clock()
-        outcomes = self._scheduler.cancel(self._queue())  # 1 queue
-        plan = self._scheduler.plan()  # 2 plan
-        result = self._advance(plan)  # 3 advance
-        outcomes += self._scheduler.retire(plan, result, self._queue())  # 4 retire
-        admitted = self._scheduler.refill()  # 5 refill
-        busy = bool(plan.slices or outcomes or admitted)
+        if self._ledger is not None:
+            self._ledger.begin(self.load.step + 1)
+        outcomes = self._queue()
+        plan = self._plan()
+        result = self._advance(plan)
+        outcomes += self._retire(plan, result)
+        admission = self._refill()
+        busy = bool(plan.slices or outcomes or admission.admitted)
         if busy:
             self._publish(outcomes, self._scheduler.load(self.load.step + 1))
         else:
@@ -121,31 +131,60 @@ class Engine:
         self._step_started = None
         return busy
 
-    def _queue(self) -> tuple[SequenceKey, ...]:
-        """Take in what came; returns the keys that are to be cancelled."""
+    def _queue(self) -> list[Outcome]:
+        """1: take in what came, and end what is cancelled."""
+        drained = self._drain()
+        outcomes = self._scheduler.cancel(drained.cancelled)
+        if self._ledger is not None:
+            self._ledger.queued(drained, outcomes)
+        return outcomes
+
+    def _plan(self) -> StepPlan:
+        """2: form the active tokens."""
+        plan = self._scheduler.plan()
+        if self._ledger is not None:
+            self._ledger.planned(plan)
+        return plan
+
+    def _advance(self, plan: StepPlan) -> StepResult | None:
+        """3: one forward pass, one sampling; None when the runner failed."""
+        result: StepResult | None = StepResult(())
+        if plan.slices:
+            try:
+                result = _checked(plan, self._runner.advance(plan))
+                self._failures = 0
+            except Exception as error:
+                logger.exception("a step of %d sequences failed", len(plan.slices))
+                self._failures += 1
+                self._runner_error = _describe(error)
+                result = None
+        if self._ledger is not None:
+            self._ledger.advanced(result)
+        return result
+
+    def _retire(self, plan: StepPlan, result: StepResult | None) -> list[Outcome]:
+        """4: end what is finished; what was cancelled meanwhile emits nothing more."""
+        drained = self._drain()
+        outcomes = self._scheduler.retire(plan, result, drained.cancelled)
+        if self._ledger is not None:
+            self._ledger.retired(plan, drained, outcomes)
+        return outcomes
+
+    def _refill(self) -> Admission:
+        """5: give freed capacity to who is next."""
+        admission = self._scheduler.refill()
+        if self._ledger is not None:
+            self._ledger.refilled(admission)
+        return admission
+
+    def _drain(self) -> Drained:
+        """Let the scheduler know of all that came, save for cancellations."""
         drained = self._intake.drain()
         if drained.controls is not None:
             self._scheduler.set_controls(drained.controls)
         self._scheduler.add(drained.arrivals)
         self._left |= drained.left
-        return drained.cancelled
-
-    def _advance(self, plan: StepPlan) -> StepResult | None:
-        """Run the plan; None when the runner failed."""
-        if not plan.slices:
-            return StepResult(())
-        try:
-            result = self._runner.advance(plan)
-            expected = sum(piece.samples for piece in plan.slices)
-            if len(result.tokens) != expected:
-                raise RuntimeError(f"{expected} tokens were due, {len(result.tokens)} came")
-        except Exception as error:
-            logger.exception("a step of %d sequences failed", len(plan.slices))
-            self._failures += 1
-            self._runner_error = _describe(error)
-            return None
-        self._failures = 0
-        return result
+        return drained
 
     def _check_idle(self) -> None:
         """Nothing to do must mean that nothing is open, or somebody would wait for ever."""
@@ -161,8 +200,7 @@ class Engine:
         for outcome in outcomes:
             origin = outcome.key.origin
             if origin not in self._left:
-                delta = Delta(outcome.key.handle, outcome.tokens, outcome.finish)
-                deltas.setdefault(origin, []).append(delta)
+                deltas.setdefault(origin, []).append(_delta(outcome))
         self._left.clear()
         try:
             self._sink(StepOutput(deltas, load))
@@ -179,6 +217,26 @@ class Engine:
         outcomes = [Outcome(key, (), FinishReason.FAILED) for key in self._intake.open_keys()]
         idle = replace(self.load, running=0, waiting=0, waiting_tokens=0, blocks_used=0)
         self._publish(outcomes, idle)
+        if self._ledger is not None:
+            self._ledger.close()
+
+
+def _checked(plan: StepPlan, result: StepResult) -> StepResult:
+    expected = sum(piece.samples for piece in plan.slices)
+    if len(result.tokens) != expected:
+        raise RuntimeError(f"{expected} tokens were due, {len(result.tokens)} came")
+    return result
+
+
+def _delta(outcome: Outcome) -> Delta:
+    return Delta(
+        outcome.key.handle,
+        outcome.tokens,
+        outcome.finish,
+        outcome.cached_tokens,
+        outcome.logprobs,
+        outcome.prompt_logprobs,
+    )
 
 
 def _describe(error: Exception) -> str:

@@ -4,11 +4,13 @@ Owns a shadow of the KV cache in which each position holds a fingerprint of the 
 K and V of a real model depend on the whole prefix. It reads every prefix back through the block
 table, so a block that is shared by mistake, freed too early, or never written is an error at the
 step in which it would have given a wrong token. Made for tests; it checks much more than it
-computes.
+computes. Each position also remembers the cache salt under which it was written: no other one may
+read it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 from chairlift.workers.sequence import Slice, Status, StepPlan, StepResult
@@ -45,13 +47,14 @@ class FakeRunner:
         self._vocab_size = vocab_size
         self._block_size = block_size
         self._delay = delay
-        self._cache: dict[int, int] = {}
+        self._cache: dict[int, tuple[int, str]] = {}
 
     def advance(self, plan: StepPlan) -> StepResult:
         if self._delay is not None:
             self._delay(plan)
         if len({piece.sequence for piece in plan.slices}) != len(plan.slices):
             raise AssertionError("a sequence stands twice in the plan")
+        _check_owners(plan, self._block_size)
         for piece in plan.slices:
             self._check(piece)
             self._write(piece)
@@ -84,20 +87,23 @@ class FakeRunner:
             raise AssertionError(f"{sequence.key} from {piece.start} to {end}: untrue: {broken}")
 
     def _write(self, piece: Slice) -> None:
-        slots = self._slots(piece)
-        fingerprint = self._cache.get(slots[piece.start - 1], 0) if piece.start else 0
+        slots, salt = self._slots(piece), piece.sequence.cache_salt
+        fingerprint = self._cache.get(slots[piece.start - 1], (0, ""))[0] if piece.start else 0
         for position in range(piece.start, piece.start + piece.count):
             fingerprint = _fold(fingerprint, piece.sequence.tokens[position])
-            self._cache[slots[position]] = fingerprint
+            self._cache[slots[position]] = fingerprint, salt
 
     def _read(self, piece: Slice) -> int:
         """The last fingerprint, once every one up to it is what the tokens say."""
-        slots = self._slots(piece)
+        slots, salt = self._slots(piece), piece.sequence.cache_salt
         fingerprint = 0
         for slot, token in zip(slots, piece.sequence.tokens, strict=False):
             fingerprint = _fold(fingerprint, token)
-            if self._cache.get(slot) != fingerprint:
+            written, by_salt = self._cache.get(slot, (None, salt))
+            if written != fingerprint:
                 raise AssertionError(f"{piece.sequence.key}: slot {slot} holds another prefix")
+            if by_salt != salt:
+                raise AssertionError(f"{piece.sequence.key}: slot {slot} is of salt {by_salt!r}")
         return fingerprint
 
     def _slots(self, piece: Slice) -> list[int]:
@@ -105,6 +111,16 @@ class FakeRunner:
         size = self._block_size
         slots = [block * size + i for block in piece.sequence.blocks for i in range(size)]
         return slots[: piece.start + piece.count]
+
+
+def _check_owners(plan: StepPlan, block_size: int) -> None:
+    """A block that a slice writes to stands in no other block table of the plan."""
+    tables = Counter(block for piece in plan.slices for block in piece.sequence.blocks)
+    for piece in plan.slices:
+        first, end = piece.start // block_size, piece.start + piece.count
+        for block in piece.sequence.blocks[first : -(-end // block_size)]:
+            if tables[block] > 1:
+                raise AssertionError(f"{piece.sequence.key} writes to the shared block {block}")
 
 
 def _fold(fingerprint: int, token: int) -> int:

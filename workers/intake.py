@@ -170,16 +170,24 @@ class Intake:
                 arrival=next(self._arrival),
                 tokens=list(request.prompt),
                 num_prompt=len(request.prompt),
+                cache_salt=request.cache_salt,
             )
 
 
 def _fault(request: Request, info: ReplicaInfo) -> tuple[Refusal, str] | None:
     """Why this replica could never run the request."""
-    highest = max(request.prompt)
-    if highest >= info.vocab_size:
-        detail = f"prompt: token {highest} is outside the vocabulary of {info.vocab_size}"
-        return Refusal.INVALID, detail
-    total = len(request.prompt) + request.sampling.max_tokens
+    sampling = request.sampling
+    named = {
+        "prompt": request.prompt,
+        "stop_token_ids": sampling.stop_token_ids,
+        "allowed_token_ids": sampling.allowed_token_ids,
+        "logit_bias": [token for token, _ in sampling.logit_bias],
+    }
+    for name, tokens in named.items():
+        if (highest := max(tokens, default=0)) >= info.vocab_size:
+            detail = f"{name}: token {highest} is outside the vocabulary of {info.vocab_size}"
+            return Refusal.INVALID, detail
+    total = len(request.prompt) + sampling.max_tokens
     if total > info.max_sequence_tokens:
         detail = f"prompt and max_tokens make {total} tokens of {info.max_sequence_tokens} at most"
         return Refusal.TOO_LONG, detail

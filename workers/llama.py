@@ -13,124 +13,137 @@ import torch
 from torch import Tensor
 
 from chairlift.cluster.model_spec import ModelSpec, RopeScaling
+from chairlift.kernels.interface import AttentionRows, Heads, Kernels, KVCache, Packed
 from chairlift.kernels.rope import rope_angles, rope_frequencies
-from chairlift.kernels.torch_attention import AttentionPlan, paged_attention
-from chairlift.kernels.torch_cpu import apply_rope, kv_write, linear, rms_norm, silu_mul
 
-__all__ = ["Llama", "LlamaInput"]
-
-
-@dataclass(frozen=True, slots=True)
-class LlamaInput:
-    """The rows of one step.
-
-    Attributes:
-        tokens, positions, slots: (rows,) int64.
-        attention: which rows attend to what.
-    """
-
-    tokens: Tensor
-    positions: Tensor
-    slots: Tensor
-    attention: AttentionPlan
-
-
-@dataclass(frozen=True, slots=True)
-class _Linear:
-    """``weight`` (out, in) and ``bias`` (out,) of one or more projections, stacked."""
-
-    weight: Tensor
-    bias: Tensor | None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight, self.bias)
+__all__ = ["Llama"]
 
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
     attention_norm: Tensor
-    qkv: _Linear
-    attention_out: _Linear
+    qkv: Packed
+    attention_out: Packed
     mlp_norm: Tensor
-    gate_up: _Linear
-    down: _Linear
+    gate_up: Packed
+    down: Packed
 
 
 class Llama:
     """A decoder with its weights."""
 
-    def __init__(self, spec: ModelSpec, weights: dict[str, Tensor]) -> None:
+    def __init__(
+        self, spec: ModelSpec, weights: dict[str, Tensor], kernels: Kernels, *, max_positions: int
+    ) -> None:
         """Take the weights out of ``weights`` one by one, so that no second copy stays.
 
         Args:
             spec: the model.
             weights: by the names and with the shapes of ``cluster.model_files.weight_shapes``;
                 empty afterwards.
+            kernels: that compute.
+            max_positions: positions that the angles are computed for.
         """
-        self._spec = spec
-        self._embedding = weights.pop("model.embed_tokens.weight")
-        self._layers = [_take_layer(weights, index) for index in range(spec.num_layers)]
+        self._kernels = kernels
+        self._eps = spec.rms_norm_eps
+        self._embedding = kernels.pack(weights.pop("model.embed_tokens.weight"))
+        self._layers = [_take_layer(weights, index, kernels) for index in range(spec.num_layers)]
         self._norm = weights.pop("model.norm.weight")
-        self._head = self._embedding if spec.tied_embeddings else weights.pop("lm_head.weight")
-        self._frequencies, self._rope_factor = rope_frequencies(
-            spec.rope.theta,
-            spec.rope.dim,
-            scaling=spec.rope.scaling,
-            parameters=spec.rope.parameters,
-            max_positions=spec.context_length,
+        self._head = (
+            self._embedding if spec.tied_embeddings else kernels.pack(weights.pop("lm_head.weight"))
         )
-        if spec.rope.scaling is RopeScaling.FACTORS:
-            self._frequencies = self._frequencies / weights.pop("rope_freqs")
+        self._heads = Heads(
+            spec.num_heads,
+            spec.num_kv_heads,
+            spec.head_dim,
+            *_rotations(spec, weights, max_positions),
+        )
+        self._num_layers = spec.num_layers
 
-    def forward(self, batch: LlamaInput, caches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    def new_caches(self, num_blocks: int, block_size: int) -> list[KVCache]:
+        """K and V of each layer, empty."""
+        return [
+            self._kernels.new_cache(self._heads, num_blocks, block_size)
+            for _ in range(self._num_layers)
+        ]
+
+    def forward(self, tokens: Tensor, rows: AttentionRows, caches: Sequence[KVCache]) -> Tensor:
         """Compute all rows, and write their K and V.
 
         Args:
-            batch: the rows.
-            caches: K and V of each layer, (blocks, block_size, kv_heads, head_dim).
+            tokens: (rows,) int64.
+            rows: where they stand.
+            caches: of each layer.
 
         Returns:
             (rows, hidden) hidden states, for ``logits``.
         """
-        spec, rows = self._spec, len(batch.tokens)
-        cos, sin = rope_angles(self._frequencies, batch.positions, self._rope_factor)
-        hidden = self._embedding[batch.tokens]
-        for layer, (key_cache, value_cache) in zip(self._layers, caches, strict=True):
-            qkv = layer.qkv(rms_norm(hidden, layer.attention_norm, spec.rms_norm_eps))
-            heads = qkv.view(rows, -1, spec.head_dim)
-            rotated = apply_rope(heads[:, : -spec.num_kv_heads], cos, sin)
-            kv_write(key_cache, rotated[:, spec.num_heads :], batch.slots)
-            kv_write(value_cache, heads[:, -spec.num_kv_heads :], batch.slots)
-            query = rotated[:, : spec.num_heads]
-            attended = paged_attention(query, key_cache, value_cache, batch.attention)
-            hidden += layer.attention_out(attended.flatten(1))
-            gate_up = layer.gate_up(rms_norm(hidden, layer.mlp_norm, spec.rms_norm_eps))
-            hidden += layer.down(silu_mul(gate_up))
+        k, count = self._kernels, len(tokens)
+        first = self._layers[0]
+        hidden, normed = (torch.empty(count, self._embedding.inputs) for _ in range(2))
+        qkv = torch.empty(count, first.qkv.outputs)
+        attended = torch.empty(count, first.attention_out.inputs)
+        gate_up = torch.empty(count, first.gate_up.outputs)
+        inner = torch.empty(count, first.down.inputs)
+
+        k.embed(tokens, self._embedding, out=hidden)
+        attention = k.attention(self._heads, rows)
+        for layer, cache in zip(self._layers, caches, strict=True):
+            k.rms_norm(hidden, layer.attention_norm, self._eps, out=normed)
+            k.linear(normed, layer.qkv, out=qkv)
+            attention.store(qkv, cache)
+            attention.attend(qkv, cache, out=attended)
+            k.add_linear(attended, layer.attention_out, out=hidden)
+
+            k.rms_norm(hidden, layer.mlp_norm, self._eps, out=normed)
+            k.linear(normed, layer.gate_up, out=gate_up)
+            k.silu_mul(gate_up, out=inner)
+            k.add_linear(inner, layer.down, out=hidden)
         return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(rows, hidden) of ``forward`` to (rows, vocabulary)."""
-        return linear(rms_norm(hidden, self._norm, self._spec.rms_norm_eps), self._head)
+        normed = torch.empty_like(hidden)
+        logits = torch.empty(len(hidden), self._head.outputs)
+        self._kernels.rms_norm(hidden, self._norm, self._eps, out=normed)
+        self._kernels.linear(normed, self._head, out=logits)
+        return logits
 
 
-def _take_layer(weights: dict[str, Tensor], index: int) -> _Layer:
+def _rotations(
+    spec: ModelSpec, weights: dict[str, Tensor], max_positions: int
+) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of every position: (max_positions, rotated elements / 2)."""
+    frequencies, factor = rope_frequencies(
+        spec.rope.theta,
+        spec.rope.dim,
+        scaling=spec.rope.scaling,
+        parameters=spec.rope.parameters,
+        max_positions=spec.context_length,
+    )
+    if spec.rope.scaling is RopeScaling.FACTORS:
+        frequencies = frequencies / weights.pop("rope_freqs")
+    return rope_angles(frequencies, torch.arange(max_positions), factor)
+
+
+def _take_layer(weights: dict[str, Tensor], index: int, kernels: Kernels) -> _Layer:
     prefix = f"model.layers.{index}."
     attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
+
+    def take_linear(*names: str) -> Packed:
+        """Projections of the same input, stacked; all of them have a bias, or none."""
+        matrices = [weights.pop(f"{name}.weight") for name in names]
+        biases = [weights.pop(f"{name}.bias") for name in names if f"{name}.bias" in weights]
+        return kernels.pack(
+            matrices[0] if len(matrices) == 1 else torch.cat(matrices),
+            torch.cat(biases) if biases else None,
+        )
+
     return _Layer(
         attention_norm=weights.pop(f"{prefix}input_layernorm.weight"),
-        qkv=_take_linear(weights, *(f"{attention}{part}_proj" for part in "qkv")),
-        attention_out=_take_linear(weights, f"{attention}o_proj"),
+        qkv=take_linear(*(f"{attention}{part}_proj" for part in "qkv")),
+        attention_out=take_linear(f"{attention}o_proj"),
         mlp_norm=weights.pop(f"{prefix}post_attention_layernorm.weight"),
-        gate_up=_take_linear(weights, f"{mlp}gate_proj", f"{mlp}up_proj"),
-        down=_take_linear(weights, f"{mlp}down_proj"),
-    )
-
-
-def _take_linear(weights: dict[str, Tensor], *names: str) -> _Linear:
-    """Projections of the same input, stacked into one; all of them have a bias, or none."""
-    matrices = [weights.pop(f"{name}.weight") for name in names]
-    biases = [weights.pop(f"{name}.bias") for name in names if f"{name}.bias" in weights]
-    return _Linear(
-        weight=matrices[0] if len(matrices) == 1 else torch.cat(matrices),
-        bias=torch.cat(biases) if biases else None,
+        gate_up=take_linear(f"{mlp}gate_proj", f"{mlp}up_proj"),
+        down=take_linear(f"{mlp}down_proj"),
     )

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from chairlift.cluster.model_spec import ModelSpec
 from chairlift.cluster.protocol import SamplingParams
-from chairlift.kernels.philox import uniform
-from chairlift.kernels.sampling import sample
-from chairlift.kernels.torch_attention import plan_attention
-from chairlift.workers.llama import Llama, LlamaInput
+from chairlift.kernels.interface import AttentionRows
+from chairlift.workers.kernel_choice import KernelChoice, choose_kernels
+from chairlift.workers.llama import Llama
+from chairlift.workers.sampler import sample_step, score_prompts
 from chairlift.workers.sequence import Sequence, SequenceKey, Slice, StepPlan, StepResult
-from chairlift.workers.step_arrays import model_arrays, sampling_arrays
+from chairlift.workers.step_arrays import model_arrays
 
 __all__ = ["ModelRunner"]
 
@@ -27,10 +29,21 @@ _WARM_UP = ((1, 64), (8, 1), (1, 1))
 
 
 class ModelRunner:
-    """Implements ``workers.sequence.Runner`` on the CPU, in float32."""
+    """Implements ``workers.sequence.Runner`` on the CPU, in float32.
+
+    Attributes:
+        exact: logits are the same bits whatever shares the batch; see ``kernels.interface``.
+    """
 
     def __init__(
-        self, spec: ModelSpec, weights: dict[str, Tensor], *, num_blocks: int, block_size: int
+        self,
+        spec: ModelSpec,
+        weights: dict[str, Tensor],
+        *,
+        num_blocks: int,
+        block_size: int,
+        kernels: KernelChoice = "auto",
+        threads: int | None = None,
     ) -> None:
         """Take over the weights and allocate the cache.
 
@@ -39,21 +52,34 @@ class ModelRunner:
             weights: by canonical name; empty afterwards.
             num_blocks: blocks of the KV cache.
             block_size: positions of one block.
+            kernels: which to compute with.
+            threads: CPU threads, the calling one included; by default as many as torch uses.
+
+        Raises:
+            StartupError: the kernels cannot be had.
         """
         self._spec = spec
         self._num_blocks = num_blocks
         self._block_size = block_size
-        self._model = Llama(spec, weights)
-        shape = (num_blocks, block_size, spec.num_kv_heads, spec.head_dim)
-        # Zeros, not whatever the memory held: padding is read, and only then masked.
-        self._caches = [(torch.zeros(shape), torch.zeros(shape)) for _ in range(spec.num_layers)]
+        self._kernels = choose_kernels(kernels, threads or torch.get_num_threads())
+        self.exact = self._kernels.exact
+        max_positions = min(spec.context_length, num_blocks * block_size)
+        self._model = Llama(spec, weights, self._kernels, max_positions=max_positions)
+        self._caches = self._model.new_caches(num_blocks, block_size)
 
     def advance(self, plan: StepPlan) -> StepResult:
         """Compute a step; see ``workers.sequence.Runner``."""
         if not plan.slices:
             return StepResult(())
         with torch.inference_mode():
-            return StepResult(_sample(plan, self.logits(plan)))
+            hidden, sampled_rows = self._forward(plan)
+
+            def logits_of(rows: NDArray[np.int64]) -> NDArray[np.float32]:
+                numbers: NDArray[np.float32] = self._logits(hidden, rows).numpy()
+                return numbers
+
+            sampled = sample_step(plan, logits_of(sampled_rows), self._spec.eos_token_ids)
+            return StepResult(sampled.tokens, sampled.logprobs, score_prompts(plan, logits_of))
 
     @torch.inference_mode()
     def logits(self, plan: StepPlan) -> Tensor:
@@ -62,20 +88,24 @@ class ModelRunner:
         Returns:
             (sampling slices, vocabulary), in the order of the plan.
         """
+        return self._logits(*self._forward(plan))
+
+    def _logits(self, hidden: Tensor, rows: NDArray[np.int64]) -> Tensor:
+        return self._model.logits(hidden[torch.from_numpy(rows)])
+
+    def _forward(self, plan: StepPlan) -> tuple[Tensor, NDArray[np.int64]]:
+        """Hidden states of every row, and the rows to sample from."""
         arrays = model_arrays(plan, self._block_size)
-        batch = LlamaInput(
-            tokens=torch.from_numpy(arrays.tokens),
+        rows = AttentionRows(
             positions=torch.from_numpy(arrays.positions),
             slots=torch.from_numpy(arrays.slots),
-            attention=plan_attention(
-                torch.from_numpy(arrays.block_tables),
-                torch.from_numpy(arrays.context_lens),
-                torch.from_numpy(arrays.query_lens),
-                self._caches[0][0],
-            ),
+            block_tables=torch.from_numpy(arrays.block_tables),
+            context_lens=torch.from_numpy(arrays.context_lens),
+            query_lens=torch.from_numpy(arrays.query_lens),
+            block_size=self._block_size,
         )
-        hidden = self._model.forward(batch, self._caches)
-        return self._model.logits(hidden[torch.from_numpy(arrays.sampled_rows)])
+        hidden = self._model.forward(torch.from_numpy(arrays.tokens), rows, self._caches)
+        return hidden, arrays.sampled_rows
 
     def warm_up(self, progress: Callable[[float], None]) -> None:
         """Run the production path before the first request needs it.
@@ -111,17 +141,3 @@ class ModelRunner:
             num_prompt=length,
             blocks=list(range(index, index + blocks)),
         )
-
-
-def _sample(plan: StepPlan, logits: Tensor) -> list[int]:
-    arrays = sampling_arrays(plan)
-    numbers = uniform(arrays.seed, arrays.choice, arrays.position)
-    tokens: list[int] = sample(
-        logits,
-        torch.from_numpy(arrays.temperature),
-        torch.from_numpy(arrays.top_k),
-        torch.from_numpy(arrays.top_p),
-        torch.from_numpy(arrays.min_p),
-        uniform=torch.from_numpy(numbers),
-    ).tolist()
-    return tokens

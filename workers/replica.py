@@ -23,9 +23,12 @@ from chairlift.workers.block_pool import BlockPool
 from chairlift.workers.engine import Engine
 from chairlift.workers.intake import Intake
 from chairlift.workers.kv_cache import blocks_for
+from chairlift.workers.ledger import Ledger
+from chairlift.workers.ledger_folder import LedgerFolder
 from chairlift.workers.model_runner import ModelRunner
 from chairlift.workers.scheduler import Scheduler
 from chairlift.workers.server import WorkerServer
+from chairlift.workers.snapshot import describe
 from chairlift.workers.weights import load_weights
 
 __all__ = ["Progress", "Replica"]
@@ -56,7 +59,8 @@ class Replica:
     def build(self) -> None:
         """Read the weights, lay out the KV cache, warm up. Raises StartupError."""
         config = self._config
-        torch.set_num_threads(worker_threads(config))
+        threads = worker_threads(config)
+        torch.set_num_threads(threads)
         spec = read_spec(resolve_model(config.model.path))
         weights = load_weights(spec, self._report("reading weights"))
         num_blocks = blocks_for(
@@ -66,7 +70,12 @@ class Replica:
             available=read_memory().available // config.workers.replicas,
         )
         runner = ModelRunner(
-            spec, weights, num_blocks=num_blocks, block_size=config.engine.block_size
+            spec,
+            weights,
+            num_blocks=num_blocks,
+            block_size=config.engine.block_size,
+            kernels=config.engine.kernels,
+            threads=threads,
         )
         del weights
         runner.warm_up(self._report("warming up"))
@@ -77,8 +86,16 @@ class Replica:
             BlockPool(num_blocks, config.engine.block_size),
             config.engine.controls(),
             eos_token_ids=spec.eos_token_ids,
+            prefix_cache=config.engine.prefix_cache,
         )
-        self._engine = Engine(scheduler, runner, self._intake, self._server.publish, time.monotonic)
+        self._engine = Engine(
+            scheduler,
+            runner,
+            self._intake,
+            self._server.publish,
+            time.monotonic,
+            self._ledger(scheduler, info),
+        )
 
     async def start(self, host: str) -> str:
         """Start the loop's thread and the stream server; returns the endpoint ``host:port``."""
@@ -106,6 +123,18 @@ class Replica:
 
     def _report(self, stage: str) -> Callable[[float], None]:
         return lambda fraction: self._progress(Progress(stage, fraction))
+
+    def _ledger(self, scheduler: Scheduler, info: ReplicaInfo) -> Ledger | None:
+        config = self._config.ledger
+        if not config.enabled:
+            return None
+        return Ledger(
+            scheduler,
+            describe(scheduler, info.model, info.replica_id),
+            ring_bytes=config.ring,
+            folder=LedgerFolder(config.path, info.replica_id, config.disk),
+            always=config.always,
+        )
 
     def _info(self, spec: ModelSpec, num_blocks: int) -> ReplicaInfo:
         engine = self._config.engine

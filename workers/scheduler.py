@@ -8,31 +8,47 @@ equal inputs in equal order give equal plans.
               ▲                   │
               └─── preempted ─────┘   at the front: who was admitted once goes before who never was
 
-``running`` stands in order of admission. An older sequence never yields to a newer one, so the
-oldest advances in every step, and with it everything ends.
+``running`` stands in order of admission. An older sequence never yields to a newer one and never
+waits for its blocks, so the oldest advances in every step, and with it everything ends.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
-from chairlift.cluster.protocol import Controls, FinishReason, LoadReport
-from chairlift.workers.batching import Room, policy_for
+from chairlift.cluster.protocol import Controls, FinishReason, LoadReport, TokenLogprobs
+from chairlift.workers.batching import Found, Room, policy_for
 from chairlift.workers.block_pool import BlockPool
-from chairlift.workers.sequence import Sequence, SequenceKey, Slice, Status, StepPlan, StepResult
+from chairlift.workers.decisions import TurnedDown
+from chairlift.workers.draft import Draft
+from chairlift.workers.prefix_cache import PrefixCache
+from chairlift.workers.sequence import (
+    Admission,
+    Sequence,
+    SequenceKey,
+    Slice,
+    Status,
+    StepPlan,
+    StepResult,
+)
 
 __all__ = ["Outcome", "Scheduler", "WaitingQueue"]
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of a sequence: new tokens, its end, or both."""
+class Outcome(NamedTuple):
+    """What became of a sequence: new tokens, its end, or both; see ``protocol.Delta``.
+
+    A tuple, for one is made per token, in a third of the time that a frozen dataclass takes.
+    """
 
     key: SequenceKey
     tokens: tuple[int, ...]
     finish: FinishReason | None = None
+    cached_tokens: int = 0
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 class WaitingQueue:
@@ -72,17 +88,27 @@ class Scheduler:
     ``retire`` goes through ``retire``.
     """
 
-    def __init__(self, pool: BlockPool, controls: Controls, eos_token_ids: Iterable[int]) -> None:
+    def __init__(
+        self,
+        pool: BlockPool,
+        controls: Controls,
+        eos_token_ids: Iterable[int],
+        *,
+        prefix_cache: bool = True,
+    ) -> None:
         self.waiting = WaitingQueue()
         self.running: list[Sequence] = []
         self.controls = controls
         self._policy = policy_for(controls.batching)
         self._pool = pool
+        self._cache = PrefixCache(pool, prefix_cache)
         self._eos_token_ids = frozenset(eos_token_ids)
         self._open: dict[SequenceKey, Sequence] = {}
         self._preemptions = 0
         self._tokens_computed = 0
         self._tokens_generated = 0
+        self._cache_queries = 0
+        self._cache_hits = 0
 
     @property
     def num_open(self) -> int:
@@ -115,26 +141,24 @@ class Scheduler:
         """The tokens of the next step: who decodes first, then unfinished prompts in chunks.
 
         Allocates the blocks that they need. Where blocks are short the newest running sequence
-        is preempted, at the latest the one that is short itself.
+        is preempted, at the latest the one that is short itself. A prompt whose next block an
+        older one computes in this very step waits for it, so that it is computed once.
         """
-        budget = self.controls.token_budget
-        planned: dict[Sequence, Slice] = {}
+        draft = Draft(self.controls.token_budget)
         for sequence in _in_turn(self.running):
-            if budget == 0:
-                break
             if sequence.status is not Status.RUNNING:
                 continue  # preempted a moment ago, for an older one
-            start, pending = sequence.num_computed, sequence.num_pending
-            count = min(pending, budget)
-            if start + count > len(sequence.blocks) * self._pool.block_size:
-                for victim in self._secure_blocks(sequence, start + count):
-                    if victim in planned:
-                        budget += planned.pop(victim).count
-                if sequence.status is not Status.RUNNING:
-                    continue
-            planned[sequence] = Slice(sequence, start, count, samples=count == pending)
-            budget -= count
-        return StepPlan(tuple(planned.values()))
+            if draft.budget == 0:
+                draft.starved.append(sequence)
+            elif sequence.num_pending == 1:
+                self._draft(draft, sequence)
+            else:
+                self._cache.adopt(sequence)
+                if self._cache.should_wait(sequence, draft.under_way):
+                    draft.sharing.append(sequence)
+                elif (piece := self._draft(draft, sequence)) is not None:
+                    draft.under_way.update(self._cache.touched(piece))
+        return draft.plan()
 
     def retire(
         self, plan: StepPlan, result: StepResult | None, cancelled: Iterable[SequenceKey]
@@ -151,28 +175,43 @@ class Scheduler:
         if result is None:
             running = [p.sequence for p in plan.slices if p.sequence.finish is None]
             return outcomes + [self._finish(each, FinishReason.FAILED) for each in running]
-        sampled = iter(result.tokens)
-        for piece in plan.slices:
-            sequence = piece.sequence
-            token = next(sampled) if piece.samples else None
+        logprobs, prompt_logprobs = result.logprobs, result.prompt_logprobs
+        num_sampled = 0
+        for row, piece in enumerate(plan.slices):
+            sequence, index = piece.sequence, num_sampled
+            num_sampled += piece.samples
             if sequence.status is Status.FINISHED:
                 continue
             sequence.num_computed += piece.count
             self._tokens_computed += piece.count
-            if token is not None:
-                outcomes.append(self._extend(sequence, token))
+            self._cache.keep(piece)
+            if row in prompt_logprobs and sequence.num_output == 0:
+                sequence.prompt_logprobs.extend(prompt_logprobs[row])
+            if piece.samples:
+                token = result.tokens[index]
+                outcomes.append(self._extend(sequence, token, logprobs.get(index)))
         return outcomes
 
-    def refill(self) -> list[Sequence]:
-        """Admit waiting sequences into the free seats; returns those admitted, in order."""
+    def refill(self) -> Admission:
+        """Admit waiting sequences into the free seats."""
         if not self.waiting:
-            return []
-        admitted = self._policy.choose(self.waiting, _room(self.running, self._pool, self.controls))
-        for sequence in admitted:
+            return Admission()
+        room = _room(self.running, self._pool, self.controls, self._cache.find)
+        choice = self._policy.choose(self.waiting, room)
+        for sequence in choice.admitted:
             self.waiting.remove(sequence)
             sequence.status = Status.RUNNING
             self.running.append(sequence)
-        return admitted
+            gained = self._cache.adopt(sequence)
+            if sequence.preemptions == 0 and self._cache.reads(sequence):
+                sequence.num_cached = min(gained, sequence.num_prompt)
+                self._cache_queries += sequence.num_prompt
+                self._cache_hits += sequence.num_cached
+        if choice.stopped_by is None:
+            return Admission(choice.admitted)
+        first = next(iter(self.waiting))
+        turned_down = TurnedDown(first.key, choice.stopped_by, len(self.waiting))
+        return Admission(choice.admitted, (turned_down,))
 
     def load(self, step: int) -> LoadReport:
         """The state in numbers, after step number ``step``."""
@@ -187,58 +226,74 @@ class Scheduler:
             preemptions=self._preemptions,
             tokens_computed=self._tokens_computed,
             tokens_generated=self._tokens_generated,
+            cache_queries=self._cache_queries,
+            cache_hits=self._cache_hits,
         )
 
     def check_integrity(self) -> None:
         """Raises RuntimeError when sequences, seats and blocks contradict each other."""
         self._pool.check_integrity()
-        held = [block for sequence in self.running for block in sequence.blocks]
-        if len(held) != self._pool.num_used or len(set(held)) != len(held):
+        held = Counter(block for sequence in self.running for block in sequence.blocks)
+        if held != self._pool.references():
             raise RuntimeError(
-                f"{self._pool.num_used} blocks are used, the block tables hold {held}"
+                f"blocks are used {self._pool.references()} times, the block tables hold {held}"
             )
         if any(sequence.blocks or sequence.num_computed for sequence in self.waiting):
             raise RuntimeError("a waiting sequence holds blocks")
         if {*self.running, *self.waiting} != set(self._open.values()):
             raise RuntimeError("an open sequence neither runs nor waits")
 
-    def _secure_blocks(self, sequence: Sequence, end: int) -> list[Sequence]:
-        """Extend a block table to ``end`` tokens; returns whom that preempted, newest first."""
-        missing = self._pool.blocks_for(end) - len(sequence.blocks)
-        victims: list[Sequence] = []
-        while (blocks := self._pool.allocate(missing)) is None:
-            victims.append(self._preempt_newest())
-            if victims[-1] is sequence:
-                return victims
-        sequence.blocks.extend(blocks)
-        return victims
+    def _draft(self, draft: Draft, sequence: Sequence) -> Slice | None:
+        """Give a sequence its part of the step, at the expense of newer ones if it must be.
+
+        Returns None when it is the newest itself and had to yield.
+        """
+        start, pending = sequence.num_computed, sequence.num_pending
+        count = min(pending, draft.budget)
+        missing = start + count - len(sequence.blocks) * self._pool.block_size
+        if missing > 0:
+            while (blocks := self._pool.allocate(self._pool.blocks_for(missing))) is None:
+                victim = self._preempt_newest()
+                draft.drop(victim)
+                if victim is sequence:
+                    return None
+            sequence.blocks.extend(blocks)
+        piece = Slice(sequence, start, count, samples=count == pending)
+        draft.add(piece)
+        return piece
 
     def _preempt_newest(self) -> Sequence:
         """Take the seat and the blocks of a sequence; it will compute all its tokens again."""
         sequence = self.running.pop()
         self._release(sequence)
         sequence.num_computed = 0
+        sequence.prompt_logprobs.clear()
         sequence.status = Status.WAITING
         sequence.preemptions += 1
         self._preemptions += 1
         self.waiting.prepend(sequence)
         return sequence
 
-    def _extend(self, sequence: Sequence, token: int) -> Outcome:
+    def _extend(self, sequence: Sequence, token: int, logprobs: TokenLogprobs | None) -> Outcome:
         """Append a sampled token, and end the sequence if it was the last."""
         sequence.tokens.append(token)
         self._tokens_generated += 1
-        sampling = sequence.sampling
-        is_eos = token in self._eos_token_ids and not sampling.ignore_eos
-        if is_eos or token in sampling.stop_token_ids:
-            return self._finish(sequence, FinishReason.STOP, (token,))
-        if sequence.num_output >= sampling.max_tokens:
-            return self._finish(sequence, FinishReason.LENGTH, (token,))
-        return Outcome(sequence.key, (token,))
+        finish = _ending(sequence, token, self._eos_token_ids)
+        if finish is not None:
+            self._finish(sequence, finish)
+        told = () if logprobs is None else (logprobs,)
+        if sequence.num_output > 1:
+            return Outcome(sequence.key, (token,), finish, logprobs=told)
+        return Outcome(
+            sequence.key,
+            (token,),
+            finish,
+            sequence.num_cached,
+            told,
+            tuple(sequence.prompt_logprobs),
+        )
 
-    def _finish(
-        self, sequence: Sequence, reason: FinishReason, tokens: tuple[int, ...] = ()
-    ) -> Outcome:
+    def _finish(self, sequence: Sequence, reason: FinishReason) -> Outcome:
         """The only end of a sequence."""
         if sequence.status is Status.WAITING:
             self.waiting.remove(sequence)
@@ -248,30 +303,56 @@ class Scheduler:
         sequence.status = Status.FINISHED
         sequence.finish = reason
         del self._open[sequence.key]
-        return Outcome(sequence.key, tokens, reason)
+        return Outcome(sequence.key, (), reason)
 
     def _release(self, sequence: Sequence) -> None:
-        """The only caller of ``free``."""
-        self._pool.free(sequence.blocks)
+        """The only caller of ``free``.
+
+        The last block goes first, and with it is forgotten first: the others are found without it.
+        """
+        self._pool.free(reversed(sequence.blocks))
         sequence.blocks = []
 
 
-def _room(running: list[Sequence], pool: BlockPool, controls: Controls) -> Room:
-    spoken_for = sum(
-        max(0, pool.blocks_for(sequence.num_tokens + 1) - len(sequence.blocks))
-        for sequence in running
-    )
+def _room(
+    running: list[Sequence],
+    pool: BlockPool,
+    controls: Controls,
+    find: Callable[[Sequence], Found],
+) -> Room:
+    blocks, tokens, size = pool.num_free, controls.token_budget, pool.block_size
+    for sequence in running:
+        missing = sequence.num_tokens + 1 - len(sequence.blocks) * size
+        if missing > 0:
+            blocks -= pool.blocks_for(missing)
+        tokens -= sequence.num_pending
     return Room(
         running=len(running),
         seats=controls.max_sequences - len(running),
-        blocks=pool.num_free - spoken_for,
-        tokens=controls.token_budget - sum(sequence.num_pending for sequence in running),
-        block_size=pool.block_size,
+        blocks=blocks,
+        tokens=tokens,
+        block_size=size,
+        find=find,
     )
 
 
 def _in_turn(running: list[Sequence]) -> list[Sequence]:
-    """Who decodes, then who still has a prompt to compute; each in order of admission."""
-    decoding = [sequence for sequence in running if sequence.num_pending == 1]
-    unfinished = [sequence for sequence in running if sequence.num_pending > 1]
+    """Who decodes, then who still has a prompt to compute; each in order of admission.
+
+    A prompt waits only for a block of one that stands before it here and is older: nobody who
+    comes later, and is newer than both, can take that one's blocks away again.
+    """
+    decoding: list[Sequence] = []
+    unfinished: list[Sequence] = []
+    for sequence in running:
+        (decoding if sequence.num_pending == 1 else unfinished).append(sequence)
     return decoding + unfinished
+
+
+def _ending(sequence: Sequence, token: int, eos_token_ids: frozenset[int]) -> FinishReason | None:
+    """Why the sequence ends with this token, its last, if it does."""
+    sampling = sequence.sampling
+    is_eos = token in eos_token_ids and not sampling.ignore_eos
+    if is_eos or token in sampling.stop_token_ids:
+        return FinishReason.STOP
+    return FinishReason.LENGTH if sequence.num_output >= sampling.max_tokens else None

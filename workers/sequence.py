@@ -15,21 +15,24 @@ tells "prefill" from "decode".
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from chairlift.cluster.protocol import FinishReason, SamplingParams
+from chairlift.cluster.protocol import FinishReason, SamplingParams, TokenLogprobs
+from chairlift.workers.decisions import SequenceKey, TurnedDown
 
-__all__ = ["Runner", "Sequence", "SequenceKey", "Slice", "Status", "StepPlan", "StepResult"]
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class SequenceKey:
-    """Names a sequence within one engine: the stream that asked for it, and its handle there."""
-
-    origin: int
-    handle: int
+__all__ = [
+    "Admission",
+    "Runner",
+    "Sequence",
+    "SequenceKey",
+    "Slice",
+    "Status",
+    "StepPlan",
+    "StepResult",
+]
 
 
 class Status(enum.Enum):
@@ -50,6 +53,10 @@ class Sequence:
         tokens: prompt, then output.
         num_computed: leading tokens whose K and V are in the cache.
         blocks: block table, one entry for each started block of the computed and planned tokens.
+        cache_salt: part of the name of every cached block that it reads or fills.
+        digests: names of its leading full blocks, as far as the prefix cache has asked for them.
+        num_cached: prompt tokens that it found in the prefix cache when it was first admitted.
+        prompt_logprobs: gathered over the steps until the first output token is sampled.
     """
 
     key: SequenceKey
@@ -65,6 +72,10 @@ class Sequence:
     status: Status = Status.WAITING
     finish: FinishReason | None = None
     preemptions: int = 0
+    cache_salt: str = ""
+    digests: list[bytes] = field(default_factory=list)
+    num_cached: int = 0
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
 
     @property
     def num_tokens(self) -> int:
@@ -98,9 +109,17 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """The active tokens of one step, in the order in which rows stand in the batch."""
+    """The active tokens of one step, in the order in which rows stand in the batch.
+
+    Attributes:
+        slices: what runs.
+        preempted: who lost seat and blocks to an older one, in this order.
+        turned_down: running sequences that got no slice, one entry for each reason.
+    """
 
     slices: tuple[Slice, ...]
+    preempted: tuple[Sequence, ...] = ()
+    turned_down: tuple[TurnedDown, ...] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -108,10 +127,33 @@ class StepPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Admission:
+    """What ``refill`` decided.
+
+    Attributes:
+        admitted: who got a seat, in this order.
+        turned_down: the first one that still waits, and what stopped the admissions.
+    """
+
+    admitted: tuple[Sequence, ...] = ()
+    turned_down: tuple[TurnedDown, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class StepResult:
-    """One token for each slice that samples, in the order of the plan."""
+    """What a step brought.
+
+    Attributes:
+        tokens: one for each slice that samples, in the order of the plan.
+        logprobs: by index into ``tokens``, for the sequences that asked for them.
+        prompt_logprobs: by index into the plan's slices, for the sequences that asked for them
+            and have no output yet: one for each prompt token that a row of the slice predicts, so
+            for the tokens ``start + 1 … start + count`` as far as they are known.
+    """
 
     tokens: Seq[int]
+    logprobs: Mapping[int, TokenLogprobs] = field(default_factory=dict)
+    prompt_logprobs: Mapping[int, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
 
 
 class Runner(Protocol):

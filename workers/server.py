@@ -17,12 +17,12 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Iterable
-from itertools import count
+from itertools import chain, count
 from typing import TYPE_CHECKING, NoReturn
 
 import grpc.aio
 
-from chairlift.cluster import wire
+from chairlift.cluster import wire, wire_frame
 from chairlift.cluster.proto import worker_pb2 as pb
 from chairlift.cluster.proto import worker_pb2_grpc as pb_grpc
 from chairlift.cluster.protocol import (
@@ -118,7 +118,7 @@ class WorkerServer(pb_grpc.WorkerServicer):
         try:
             welcome = wire.welcome_to_wire(self._info)
             await context.write(
-                pb.FromWorker(welcome=welcome, frame=wire.frame_to_wire((), self._load))
+                pb.FromWorker(welcome=welcome, frame=wire_frame.frame_to_wire((), self._load))
             )
             await self._write(outbox, context)
             if reader.done() and (fault := reader.exception()) is not None:
@@ -216,7 +216,9 @@ class _Outbox:
         """Empties the outbox into one message."""
         message = pb.FromWorker(
             answers=[wire.answer_to_wire(answer) for answer in self._answers],
-            frame=wire.frame_to_wire([_join(deltas) for deltas in self._deltas.values()], load),
+            frame=wire_frame.frame_to_wire(
+                [_join(deltas) for deltas in self._deltas.values()], load
+            ),
         )
         self._answers.clear()
         self._deltas.clear()
@@ -243,8 +245,14 @@ def _join(deltas: list[Delta]) -> Delta:
     """What several steps did for one sequence, as if one step had done it."""
     if len(deltas) == 1:
         return deltas[0]
-    tokens = tuple(token for delta in deltas for token in delta.tokens)
-    return Delta(deltas[-1].handle, tokens, deltas[-1].finish)
+    return Delta(
+        handle=deltas[-1].handle,
+        tokens=tuple(chain.from_iterable(delta.tokens for delta in deltas)),
+        finish=deltas[-1].finish,
+        cached_tokens=sum(delta.cached_tokens for delta in deltas),
+        logprobs=tuple(chain.from_iterable(delta.logprobs for delta in deltas)),
+        prompt_logprobs=tuple(chain.from_iterable(delta.prompt_logprobs for delta in deltas)),
+    )
 
 
 def _matters(old: LoadReport, new: LoadReport) -> bool:

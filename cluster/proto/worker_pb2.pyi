@@ -27,23 +27,25 @@ class Hello(_message.Message):
     def __init__(self, router_id: _Optional[str] = ..., protocol_version: _Optional[int] = ...) -> None: ...
 
 class Submit(_message.Message):
-    __slots__ = ("handle", "request_id", "tenant", "prompt", "sampling", "n")
+    __slots__ = ("handle", "request_id", "tenant", "prompt", "sampling", "n", "cache_salt")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     N_FIELD_NUMBER: _ClassVar[int]
+    CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
     handle: int
     request_id: str
     tenant: str
     prompt: _containers.RepeatedScalarFieldContainer[int]
     sampling: Sampling
     n: int
-    def __init__(self, handle: _Optional[int] = ..., request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., prompt: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., n: _Optional[int] = ...) -> None: ...
+    cache_salt: str
+    def __init__(self, handle: _Optional[int] = ..., request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., prompt: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., n: _Optional[int] = ..., cache_salt: _Optional[str] = ...) -> None: ...
 
 class Sampling(_message.Message):
-    __slots__ = ("max_tokens", "seed", "temperature", "top_p", "top_k", "min_p", "stop_token_ids", "ignore_eos")
+    __slots__ = ("max_tokens", "seed", "temperature", "top_p", "top_k", "min_p", "stop_token_ids", "ignore_eos", "min_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty", "bias_tokens", "bias_values", "allowed_token_ids", "logprobs", "prompt_logprobs")
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
@@ -52,6 +54,15 @@ class Sampling(_message.Message):
     MIN_P_FIELD_NUMBER: _ClassVar[int]
     STOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     IGNORE_EOS_FIELD_NUMBER: _ClassVar[int]
+    MIN_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PRESENCE_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    FREQUENCY_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    REPETITION_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    BIAS_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    BIAS_VALUES_FIELD_NUMBER: _ClassVar[int]
+    ALLOWED_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     max_tokens: int
     seed: int
     temperature: float
@@ -60,19 +71,30 @@ class Sampling(_message.Message):
     min_p: float
     stop_token_ids: _containers.RepeatedScalarFieldContainer[int]
     ignore_eos: bool
-    def __init__(self, max_tokens: _Optional[int] = ..., seed: _Optional[int] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ...) -> None: ...
+    min_tokens: int
+    presence_penalty: float
+    frequency_penalty: float
+    repetition_penalty: float
+    bias_tokens: _containers.RepeatedScalarFieldContainer[int]
+    bias_values: _containers.RepeatedScalarFieldContainer[float]
+    allowed_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    logprobs: int
+    prompt_logprobs: int
+    def __init__(self, max_tokens: _Optional[int] = ..., seed: _Optional[int] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., min_tokens: _Optional[int] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., bias_tokens: _Optional[_Iterable[int]] = ..., bias_values: _Optional[_Iterable[float]] = ..., allowed_token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[int] = ..., prompt_logprobs: _Optional[int] = ...) -> None: ...
 
 class Controls(_message.Message):
-    __slots__ = ("version", "batching", "token_budget", "max_sequences")
+    __slots__ = ("version", "batching", "token_budget", "max_sequences", "by_person")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     BATCHING_FIELD_NUMBER: _ClassVar[int]
     TOKEN_BUDGET_FIELD_NUMBER: _ClassVar[int]
     MAX_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    BY_PERSON_FIELD_NUMBER: _ClassVar[int]
     version: int
     batching: str
     token_budget: int
     max_sequences: int
-    def __init__(self, version: _Optional[int] = ..., batching: _Optional[str] = ..., token_budget: _Optional[int] = ..., max_sequences: _Optional[int] = ...) -> None: ...
+    by_person: bool
+    def __init__(self, version: _Optional[int] = ..., batching: _Optional[str] = ..., token_budget: _Optional[int] = ..., max_sequences: _Optional[int] = ..., by_person: _Optional[bool] = ...) -> None: ...
 
 class FromWorker(_message.Message):
     __slots__ = ("welcome", "answers", "frame")
@@ -115,21 +137,49 @@ class Answer(_message.Message):
     def __init__(self, handle: _Optional[int] = ..., refusal: _Optional[int] = ..., detail: _Optional[str] = ...) -> None: ...
 
 class Frame(_message.Message):
-    __slots__ = ("handles", "counts", "tokens", "finishes", "load")
+    __slots__ = ("handles", "counts", "tokens", "finishes", "load", "cached", "logprobs")
     HANDLES_FIELD_NUMBER: _ClassVar[int]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     FINISHES_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
+    CACHED_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     handles: _containers.RepeatedScalarFieldContainer[int]
     counts: _containers.RepeatedScalarFieldContainer[int]
     tokens: _containers.RepeatedScalarFieldContainer[int]
     finishes: _containers.RepeatedScalarFieldContainer[int]
     load: Load
-    def __init__(self, handles: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[int]] = ..., finishes: _Optional[_Iterable[int]] = ..., load: _Optional[_Union[Load, _Mapping]] = ...) -> None: ...
+    cached: _containers.RepeatedCompositeFieldContainer[Cached]
+    logprobs: _containers.RepeatedCompositeFieldContainer[Logprobs]
+    def __init__(self, handles: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[int]] = ..., finishes: _Optional[_Iterable[int]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., cached: _Optional[_Iterable[_Union[Cached, _Mapping]]] = ..., logprobs: _Optional[_Iterable[_Union[Logprobs, _Mapping]]] = ...) -> None: ...
+
+class Cached(_message.Message):
+    __slots__ = ("row", "tokens")
+    ROW_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    row: int
+    tokens: int
+    def __init__(self, row: _Optional[int] = ..., tokens: _Optional[int] = ...) -> None: ...
+
+class Logprobs(_message.Message):
+    __slots__ = ("row", "prompt", "chosen", "counts", "top_tokens", "top_values")
+    ROW_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
+    CHOSEN_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    TOP_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TOP_VALUES_FIELD_NUMBER: _ClassVar[int]
+    row: int
+    prompt: bool
+    chosen: _containers.RepeatedScalarFieldContainer[float]
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    top_tokens: _containers.RepeatedScalarFieldContainer[int]
+    top_values: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, row: _Optional[int] = ..., prompt: _Optional[bool] = ..., chosen: _Optional[_Iterable[float]] = ..., counts: _Optional[_Iterable[int]] = ..., top_tokens: _Optional[_Iterable[int]] = ..., top_values: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Load(_message.Message):
-    __slots__ = ("step", "running", "waiting", "waiting_tokens", "blocks_used", "blocks_total", "preemptions", "tokens_computed", "tokens_generated")
+    __slots__ = ("step", "running", "waiting", "waiting_tokens", "blocks_used", "blocks_total", "preemptions", "tokens_computed", "tokens_generated", "cache_queries", "cache_hits")
     STEP_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
@@ -139,6 +189,8 @@ class Load(_message.Message):
     PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_COMPUTED_FIELD_NUMBER: _ClassVar[int]
     TOKENS_GENERATED_FIELD_NUMBER: _ClassVar[int]
+    CACHE_QUERIES_FIELD_NUMBER: _ClassVar[int]
+    CACHE_HITS_FIELD_NUMBER: _ClassVar[int]
     step: int
     running: int
     waiting: int
@@ -148,4 +200,6 @@ class Load(_message.Message):
     preemptions: int
     tokens_computed: int
     tokens_generated: int
-    def __init__(self, step: _Optional[int] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., waiting_tokens: _Optional[int] = ..., blocks_used: _Optional[int] = ..., blocks_total: _Optional[int] = ..., preemptions: _Optional[int] = ..., tokens_computed: _Optional[int] = ..., tokens_generated: _Optional[int] = ...) -> None: ...
+    cache_queries: int
+    cache_hits: int
+    def __init__(self, step: _Optional[int] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., waiting_tokens: _Optional[int] = ..., blocks_used: _Optional[int] = ..., blocks_total: _Optional[int] = ..., preemptions: _Optional[int] = ..., tokens_computed: _Optional[int] = ..., tokens_generated: _Optional[int] = ..., cache_queries: _Optional[int] = ..., cache_hits: _Optional[int] = ...) -> None: ...

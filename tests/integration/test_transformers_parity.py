@@ -12,6 +12,7 @@ from chairlift.cluster.errors import ModelError
 from chairlift.cluster.model_files import read_spec, resolve_model
 from chairlift.router.tokenizer import Tokenizer
 from chairlift.workers.model_runner import ModelRunner
+from chairlift.workers.sequence import Slice, StepPlan
 from chairlift.workers.weights import load_weights
 from support.decoding import Decoder, make_sequence
 from support.llama_models import transformers_model
@@ -116,6 +117,23 @@ def test_greedy_continuations(loaded, capsys):
         with capsys.disabled():
             print("\nties, which count as equal:", *ties, sep="\n  ")
     assert not differences, "\n".join(differences)
+
+
+def test_log_probabilities_of_a_prompt_and_of_what_follows(loaded):
+    prompt = Tokenizer.load(MODEL).encode(PROMPTS["a question"], add_special=False)
+    sequence = make_sequence(0, prompt, prompt_logprobs=5, logprobs=5)
+    sequence.blocks = list(range(BLOCKS // 2))
+    result = loaded.runner.advance(StepPlan((Slice(sequence, 0, len(prompt), True),)))
+    with torch.inference_mode():
+        logits = loaded.reference(torch.tensor([prompt]), use_cache=False).logits[0]
+    expected = torch.log_softmax(logits.double(), -1)
+    ours = [*result.prompt_logprobs[0], result.logprobs[0]]
+    following = [*prompt[1:], result.tokens[0]]
+    for row, token, logprobs in zip(expected, following, ours, strict=True):
+        assert logprobs.chosen == pytest.approx(row[token].item(), abs=1e-4)
+        values = [value for _, value in logprobs.top]
+        assert values == pytest.approx(row.topk(5).values.tolist(), abs=1e-4)
+        assert values == pytest.approx(row[[id_ for id_, _ in logprobs.top]].tolist(), abs=1e-4)
 
 
 def test_weights_and_shape_are_those_that_transformers_reads_from_the_same_file(loaded):

@@ -1,16 +1,21 @@
+from collections import Counter
+
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from chairlift.workers.block_pool import BlockPool
 
+names = st.sampled_from([b"a", b"b", b"c", b"d", b"e"])
+
 
 class BlockPoolMachine(RuleBasedStateMachine):
-    """Whatever is taken and returned, each block is free or has one holder."""
+    """Whatever is taken, named, shared and returned, each block has one place."""
 
     @initialize(num_blocks=st.integers(1, 12))
     def build(self, num_blocks: int) -> None:
         self.pool = BlockPool(num_blocks, block_size=4)
         self.held: list[list[int]] = []
+        self.content: dict[int, bytes] = {}  # what a name promises that its block still holds
 
     @rule(count=st.integers(0, 6))
     def allocate(self, count: int) -> None:
@@ -19,19 +24,48 @@ class BlockPoolMachine(RuleBasedStateMachine):
         assert (blocks is None) == (count > free)
         if blocks is not None:
             assert len(blocks) == count
+            assert not set(blocks) & {block for table in self.held for block in table}
             self.held.append(blocks)
+            for block in blocks:
+                self.content.pop(block, None)
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
     def free(self, data) -> None:
         self.pool.free(self.held.pop(data.draw(st.integers(0, len(self.held) - 1))))
 
+    @precondition(lambda self: any(self.held))
+    @rule(data=st.data(), name=names)
+    def name(self, data, name: bytes) -> None:
+        used = sorted({block for table in self.held for block in table} - set(self.content))
+        if used:
+            block = data.draw(st.sampled_from(used))
+            known = self.pool.find(name)
+            self.pool.name(block, name)
+            assert self.pool.find(name) == (block if known is None else known)
+            if known is None:
+                self.content[block] = name
+
+    @rule(name=names)
+    def share(self, name: bytes) -> None:
+        block = self.pool.find(name)
+        if block is not None:
+            self.pool.share([block])
+            self.held.append([block])
+
     @invariant()
     def every_block_has_one_place(self) -> None:
         self.pool.check_integrity()
-        held = [block for blocks in self.held for block in blocks]
-        assert len(held) == len(set(held)) == self.pool.num_used
+        held = Counter(block for blocks in self.held for block in blocks)
+        assert self.pool.references() == held
+        assert self.pool.num_used == len(held)
         assert self.pool.num_free + self.pool.num_used == self.pool.num_blocks
+
+    @invariant()
+    def what_is_found_was_not_given_away(self) -> None:
+        for name in (b"a", b"b", b"c", b"d", b"e"):
+            block = self.pool.find(name)
+            assert block is None or self.content[block] == name
 
 
 TestBlockPool = BlockPoolMachine.TestCase

@@ -47,7 +47,10 @@ controls = st.builds(
     token_budget=st.integers(1, 12),
     max_sequences=st.integers(1, 5),
 )
-prompts = st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=7).map(tuple)
+# Half of the prompts begin alike.
+starts = st.integers(1, 6).map(lambda length: (5, 6, 7, 5, 6, 7)[:length])
+tails = st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=7).map(tuple)
+prompts = tails | st.builds(lambda start, tail: (start + tail)[:7], starts, tails)
 requests = st.builds(
     Request,
     id=st.just("r"),
@@ -58,8 +61,10 @@ requests = st.builds(
         seed=st.integers(0, 3),
         stop_token_ids=st.sampled_from([(), (), (2,)]),
         ignore_eos=st.booleans(),
+        prompt_logprobs=st.sampled_from([None, None, None, 0]),
     ),
     n=st.sampled_from([1, 1, 2, 3]),
+    cache_salt=st.sampled_from(["", "", "salt"]),
 )
 recent_handles = st.lists(st.integers(0, 9), min_size=1, max_size=3)
 origins = st.integers(0, ORIGINS - 1)
@@ -71,8 +76,16 @@ class EngineMachine(RuleBasedStateMachine):
         block_size=st.integers(1, 4),
         capacity=st.integers(12, 30),
         max_waiting=st.integers(0, 16),
+        prefix_cache=st.sampled_from([True, True, False]),
     )
-    def build(self, controls: Controls, block_size: int, capacity: int, max_waiting: int) -> None:
+    def build(
+        self,
+        controls: Controls,
+        block_size: int,
+        capacity: int,
+        max_waiting: int,
+        prefix_cache: bool,
+    ) -> None:
         num_blocks = capacity // block_size
         info = replica_info(
             vocab_size=VOCAB_SIZE,
@@ -82,7 +95,7 @@ class EngineMachine(RuleBasedStateMachine):
             block_size=block_size,
             blocks_total=num_blocks,
         )
-        self.rig = Rig(controls, info=info, eos=EOS)
+        self.rig = Rig(controls, info=info, eos=EOS, prefix_cache=prefix_cache)
         self.rig.during_advance = self.during_advance
         self.asked: dict[SequenceKey, Asked] = {}
         self.origins = list(range(ORIGINS))
@@ -184,10 +197,17 @@ class EngineMachine(RuleBasedStateMachine):
         try:
             assert 0 < plan.num_tokens <= self.rig.scheduler.controls.token_budget
             assert self.oldest in (None, self.rig.scheduler.running[0]), "the oldest had to yield"
+            self.check_turned_down(plan)
             for action, *arguments in self.meanwhile:
                 action(self, *arguments)
         except AssertionError as error:  # the engine would take it for a failure of the runner
             self.broken = error
+
+    def check_turned_down(self, plan: StepPlan) -> None:
+        """Who holds a seat runs or is counted among the turned down; who lost it likewise."""
+        assert len({each.reason for each in plan.turned_down}) == len(plan.turned_down)
+        passed_over = len(self.rig.scheduler.running) + len(plan.preempted) - len(plan.slices)
+        assert sum(each.count for each in plan.turned_down) == passed_over
 
     def step(self) -> bool:
         scheduler = self.rig.scheduler

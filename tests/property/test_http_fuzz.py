@@ -15,7 +15,7 @@ PATHS = {
     "/v1/chat/completions": (CHAT, ChatBody),
     "/v1/completions": ({"prompt": "hi"}, CompletionBody),
 }
-UNSUPPORTED = ["logit_bias", "logprobs", "tools", "response_format", "repetition_penalty", "echo"]
+UNSUPPORTED = ["prompt_logprobs", "tools", "response_format", "suffix", "echo", "top_logprobs"]
 
 numbers = st.one_of(
     st.integers(-3, 130),
@@ -29,7 +29,10 @@ values = st.recursive(
     lambda inner: st.one_of(
         st.lists(inner, max_size=4),
         st.dictionaries(
-            st.one_of(st.sampled_from(["role", "content", "type", "text"]), st.text(max_size=4)),
+            st.one_of(
+                st.sampled_from(["role", "content", "type", "text", "0", "256", "257"]),
+                st.text(max_size=4),
+            ),
             inner,
             max_size=4,
         ),

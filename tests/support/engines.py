@@ -39,13 +39,16 @@ def replica_info(**changes) -> ReplicaInfo:
 
 
 def submission(
-    handle: int, prompt: Iterable[int] = (1, 2, 3), *, n: int = 1, **sampling
+    handle: int, prompt: Iterable[int] = (1, 2, 3), *, n: int = 1, salt: str = "", **sampling
 ) -> Submission:
     parameters = SamplingParams(**({"max_tokens": 4} | sampling))
-    return Submission(handle, Request(f"request-{handle}", tuple(prompt), parameters, n=n))
+    request = Request(f"request-{handle}", tuple(prompt), parameters, n=n, cache_salt=salt)
+    return Submission(handle, request)
 
 
-def sequence(arrival: int, prompt: Iterable[int] = (1, 2, 3), **sampling) -> Sequence:
+def sequence(
+    arrival: int, prompt: Iterable[int] = (1, 2, 3), *, salt: str = "", **sampling
+) -> Sequence:
     """As the intake would build it; its handle is its arrival."""
     tokens = list(prompt)
     return Sequence(
@@ -57,6 +60,7 @@ def sequence(arrival: int, prompt: Iterable[int] = (1, 2, 3), **sampling) -> Seq
         arrival=arrival,
         tokens=tokens,
         num_prompt=len(tokens),
+        cache_salt=salt,
     )
 
 
@@ -103,6 +107,7 @@ class Rig:
         eos: Iterable[int] = (),
         runner: Runner | None = None,
         clock: Callable[[], float] = time.monotonic,
+        prefix_cache: bool = True,
     ) -> None:
         self.info = info or replica_info()
         self.plans: list[StepPlan] = []
@@ -111,7 +116,10 @@ class Rig:
         self.during_advance: Callable[[StepPlan], None] = lambda plan: None
         self.intake = Intake(self.info)
         self.scheduler = Scheduler(
-            BlockPool(self.info.blocks_total, self.info.block_size), controls, eos
+            BlockPool(self.info.blocks_total, self.info.block_size),
+            controls,
+            eos,
+            prefix_cache=prefix_cache,
         )
         fake = FakeRunner(
             self.info.vocab_size, block_size=self.info.block_size, delay=self._before_advance

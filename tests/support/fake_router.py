@@ -8,6 +8,7 @@ from chairlift.cluster.protocol import LoadReport, ReplicaInfo, Request
 from chairlift.router.flight import Update
 from chairlift.router.placement import ReplicaView
 from support.engines import replica_info
+from support.scored import prompt_logprobs
 
 Scripted = list[Update] | RequestError | asyncio.Event
 """A turn, the failure of the request, or something to wait for."""
@@ -16,7 +17,10 @@ Scripted = list[Update] | RequestError | asyncio.Event
 def hello(request: Request) -> list[Scripted]:
     """Each choice says "Hello world" in two turns and five tokens."""
     return [
-        [Update(choice, "Hello", 2, None) for choice in range(request.n)],
+        [
+            Update(choice, "Hello", 2, None, prompt_logprobs=prompt_logprobs(request))
+            for choice in range(request.n)
+        ],
         [Update(choice, " world", 3, "stop") for choice in range(request.n)],
     ]
 
@@ -31,6 +35,7 @@ class FakeFlight:
         self.request = request
         self.stop = stop
         self.output_tokens = 0
+        self.cached_tokens = 0
         self.waiting = False
         self.closed = False
         self.unfinished = True
@@ -97,7 +102,9 @@ class FakeRouter:
     def replicas(self) -> list[ReplicaView]:
         return self.views
 
-    async def submit(self, request: Request, stop: tuple[str, ...] = ()) -> FakeFlight:
+    async def submit(
+        self, request: Request, stop: tuple[str, ...] = (), *, continues: bool = False
+    ) -> FakeFlight:
         self.submitting += 1
         try:
             await asyncio.sleep(0)

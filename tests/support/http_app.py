@@ -27,4 +27,5 @@ def http_app(router: Any = None, **changes: Any) -> HttpApp:
         "max_choices": MAX_CHOICES,
     }
     template = changes.pop("template", ChatTemplate(TEMPLATE))
-    return HttpApp(router or FakeRouter(), FakeTokenizer(), template, **(options | changes))
+    tokenizer = changes.pop("tokenizer", FakeTokenizer())
+    return HttpApp(router or FakeRouter(), tokenizer, template, **(options | changes))

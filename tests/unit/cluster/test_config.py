@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chairlift.cluster.config import load_config, parse_bytes
+from chairlift.cluster.config import cache_folder, load_config, parse_bytes
 from chairlift.cluster.errors import ConfigError
 from chairlift.cluster.protocol import Batching
 from chairlift.deployments.serve import FLAG_PATHS
@@ -72,3 +72,17 @@ def test_controls_carry_the_engine_section() -> None:
 )
 def test_sizes_are_read_with_their_units(text: str | int, size: int) -> None:
     assert parse_bytes(text) == size
+
+
+def test_kernels_are_one_of_three_kinds():
+    assert load_config(environment={}).engine.kernels == "auto"
+    chosen = load_config(environment={"CHAIRLIFT__ENGINE__KERNELS": "torch"})
+    assert chosen.engine.kernels == "torch"
+    with pytest.raises(ConfigError, match=r"^engine\.kernels: .*'cpp'"):
+        load_config(overrides={"engine.kernels": "fortran"}, environment={})
+
+
+def test_the_cache_folder_is_that_of_the_xdg_specification():
+    assert cache_folder({"XDG_CACHE_HOME": "/var/cache/me"}) == Path("/var/cache/me/chairlift")
+    home = Path.home() / ".cache" / "chairlift"
+    assert cache_folder({}) == cache_folder({"XDG_CACHE_HOME": "relative"}) == home

@@ -73,6 +73,7 @@ def test_what_keeps_chairlift_from_running_is_a_problem(
         ("cpu", {"cpu": Cpu("Old", frozenset({"sse2"}))}, "slowly"),
         ("cores", {"cores": Cores(8, 1, None)}, "take turns"),
         ("cores", {"cores": Cores(8, 8, 2.5)}, "workers.threads to 2"),
+        ("compiler", {"compilers": ()}, "apt-get install g++"),
         ("torch", {"packages": {"torch": "2.14.0"}}, "tested with 2.13"),
         ("ray", {"packages": {"ray": "2.61.0"}}, "tested with 2.60.0"),
         ("model", {"model": ModelFacts("", "install it", None)}, "install it"),
@@ -92,7 +93,6 @@ def test_what_could_be_better_is_a_warning(
 @pytest.mark.parametrize(
     ("subject", "changes", "detail"),
     [
-        ("compiler", {"compilers": ()}, "none"),
         ("gpu", {"gpus": ("H200",), "torch_gpus": ("H200",)}, "H200; torch can use it"),
         ("gpu", {"gpus": ("H200",), "torch_gpus": ()}, "H200; torch cannot use it"),
         ("gpu", {"gpus": ("H200",), "torch_gpus": None}, "H200; torch cannot use it"),

@@ -1,8 +1,9 @@
 import orjson
 import pytest
 
+from chairlift.cluster import wire
 from chairlift.cluster.errors import InvalidRequest, NotFound
-from chairlift.cluster.protocol import SamplingParams
+from chairlift.cluster.protocol import SamplingParams, Submission
 from chairlift.deployments.openai_convert import Converter, Generation
 from chairlift.deployments.openai_response import Api
 from chairlift.router.chat_template import ChatTemplate
@@ -72,6 +73,15 @@ def test_all_sampling_parameters_arrive():
         stop_token_ids=[7, 7, 8],
         ignore_eos=True,
         stop=["x", "y", "x"],
+        min_tokens=4,
+        presence_penalty=-2,
+        frequency_penalty=0.5,
+        repetition_penalty=1.25,
+        logit_bias={"256": 100, "3": -0.5, "10": 0},
+        allowed_token_ids=[9, 3, 9],
+        logprobs=20,
+        echo=True,
+        cache_salt="mine",
     )
     assert generation.requests[0].sampling == SamplingParams(
         max_tokens=5,
@@ -82,8 +92,17 @@ def test_all_sampling_parameters_arrive():
         min_p=0.1,
         stop_token_ids=(7, 8),
         ignore_eos=True,
+        min_tokens=4,
+        presence_penalty=-2.0,
+        frequency_penalty=0.5,
+        repetition_penalty=1.25,
+        logit_bias=((3, -0.5), (256, 100.0)),
+        allowed_token_ids=(3, 9),
+        logprobs=20,
+        prompt_logprobs=20,
     )
     assert generation.stop == ("x", "y")
+    assert generation.requests[0].cache_salt == "mine"
 
 
 def test_one_stop_string_needs_no_list():
@@ -97,15 +116,98 @@ def test_without_a_seed_each_prompt_gets_one_of_its_own():
     assert all(0 <= seed < 2**64 for seed in seeds)
 
 
+def test_a_drawn_seed_survives_every_json_reader_and_a_given_one_is_every_prompts():
+    generation = completion(["a", "a"])
+    assert generation.seeds == tuple(request.sampling.seed for request in generation.requests)
+    for seed in generation.seeds:
+        assert int(float(seed)) == seed < 2**53
+        assert completion("a", seed=seed).seeds == (seed,)
+    assert completion(["a", "b"], seed=-1).seeds == (2**64 - 1,) * 2
+
+
+def test_what_changes_nothing_is_left_off():
+    nothing = completion(
+        presence_penalty=-0.0,
+        frequency_penalty=-0.0,
+        repetition_penalty=1,
+        logit_bias={"5": 0, "6": -0.0},
+        min_tokens=0,
+        seed=1,
+    )
+    assert repr(nothing.requests[0].sampling) == repr(completion(seed=1).requests[0].sampling)
+    assert completion().requests[0].cache_salt == ""
+
+
+@pytest.mark.parametrize(
+    ("fields", "logprobs"),
+    [
+        ({}, None),
+        ({"logprobs": False}, None),
+        ({"logprobs": True}, 0),
+        ({"logprobs": True, "top_logprobs": 0}, 0),
+        ({"logprobs": True, "top_logprobs": 20}, 20),
+    ],
+)
+def test_a_chat_asks_for_log_probabilities_with_two_fields(fields, logprobs):
+    generation = chat(**fields)
+    sampling = generation.requests[0].sampling
+    assert (sampling.logprobs, sampling.prompt_logprobs) == (logprobs, None)
+    assert generation.with_logprobs == (logprobs is not None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "logprobs", "of_prompt"),
+    [
+        ({"logprobs": 0}, 0, None),
+        ({"logprobs": 5.0}, 5, None),
+        ({"logprobs": None, "echo": True}, None, None),
+        ({"logprobs": False, "echo": True}, None, None),
+        ({"logprobs": 0, "echo": True}, 0, 0),
+    ],
+)
+def test_a_completion_asks_for_log_probabilities_with_one(fields, logprobs, of_prompt):
+    sampling = completion(**fields).requests[0].sampling
+    assert (sampling.logprobs, sampling.prompt_logprobs) == (logprobs, of_prompt)
+
+
+def test_an_echo_has_each_prompt_and_where_its_tokens_stand_if_they_are_scored():
+    assert completion().echo == ()
+    echo = completion(["aé", "b"], echo=True).echo
+    assert [(each.text, each.offsets) for each in echo] == [("aé", ()), ("b", ())]
+    (echo,) = completion("aéb", echo=True, logprobs=0).echo
+    assert (echo.text, echo.offsets) == ("aéb", (0, 0, 1, 1, 2))
+
+
+def test_who_asks_for_no_tokens_gets_one_generated_and_not_told():
+    generation = completion([1] * 99, max_tokens=0, echo=True)
+    assert generation.scores_only
+    assert generation.requests[0].sampling.max_tokens == 1
+    assert not completion([1], max_tokens=1, echo=True).scores_only
+    assert refused(completion, [1] * 100, max_tokens=0, echo=True)[0] == "prompt"
+
+
+def test_min_tokens_may_be_all_that_are_generated_and_no_more():
+    assert completion(max_tokens=5, min_tokens=5).requests[0].sampling.min_tokens == 5
+    assert refused(completion, max_tokens=5, min_tokens=6)[0] == "min_tokens"
+    assert refused(completion, min_tokens=17)[0] == "min_tokens"
+    assert refused(completion, [[1], [1] * 95], min_tokens=6)[0] == "min_tokens"
+    assert chat(min_tokens=LIMIT - CHAT_TOKENS).requests
+    assert refused(chat, min_tokens=LIMIT - CHAT_TOKENS + 1)[0] == "min_tokens"
+    assert refused(chat, max_completion_tokens=3, min_tokens=4)[0] == "min_tokens"
+
+
 @pytest.mark.parametrize("top_k", [-1, 0, VOCAB_SIZE, 10**9, 2**53])
 def test_a_top_k_that_keeps_every_token_is_off(top_k):
     assert completion(top_k=top_k).requests[0].sampling.top_k == 0
 
 
 def test_values_that_float32_would_lose_keep_their_meaning():
-    sampling = completion(temperature=1e-300, top_p=1e-300).requests[0].sampling
+    tiny = {"temperature": 1e-300, "top_p": 1e-300, "repetition_penalty": 5e-324}
+    sampling = completion(**tiny, presence_penalty=5e-324).requests[0].sampling
     assert sampling.temperature == 0.0
     assert 0 < sampling.top_p < 1 / VOCAB_SIZE
+    sent = wire.submission_to_wire(Submission(1, completion(**tiny).requests[0]))
+    assert wire.submission_from_wire(sent).request.sampling.repetition_penalty > 0
 
 
 def test_what_is_generated_by_default_is_16_for_completions_and_all_that_fits_for_chats():
@@ -200,6 +302,23 @@ def test_empty_prompts_and_ids_outside_the_vocabulary_are_refused_by_their_place
 def test_stop_token_ids_outside_the_vocabulary_are_refused():
     assert refused(completion, stop_token_ids=[1, -1])[0] == "stop_token_ids[1]"
     assert refused(chat, stop_token_ids=[VOCAB_SIZE])[0] == "stop_token_ids[0]"
+
+
+def test_tokens_to_choose_from_are_in_the_vocabulary_and_not_more_than_it_has():
+    every = list(range(VOCAB_SIZE))
+    assert completion(allowed_token_ids=every[::-1]).requests[0].sampling.allowed_token_ids == (
+        tuple(every)
+    )
+    assert refused(completion, allowed_token_ids=[1, VOCAB_SIZE])[0] == "allowed_token_ids[1]"
+    assert refused(chat, allowed_token_ids=[0, 1, -1])[0] == "allowed_token_ids[2]"
+    assert refused(completion, allowed_token_ids=[1] * (VOCAB_SIZE + 1))[0] == "allowed_token_ids"
+
+
+@pytest.mark.parametrize("token", ["257", "99999999", "9999999999"])
+def test_biases_of_what_is_no_token_are_refused(token):
+    with pytest.raises(InvalidRequest, match=token) as caught:
+        completion(logit_bias={"1": 1, token: 1})
+    assert caught.value.param == "logit_bias"
 
 
 def test_prompts_times_n_is_bounded():

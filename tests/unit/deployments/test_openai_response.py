@@ -25,21 +25,28 @@ from chairlift.deployments.openai_response import (
     ],
 )
 def test_a_response_has_the_form_that_clients_expect(api, kind, content):
-    head = ResponseHead(api, "x-1", 1234, "m")
-    body = response_body(head, [Choice(["a", "", "b"], "stop")], Usage(3, 5))
+    head = ResponseHead(api, "x-1", 1234, "m", seeds=(7,))
+    body = response_body(head, [Choice(["a", "", "b"], finish="stop")], Usage(3, 5, 1), None)
     assert json.loads(body) == {
         "id": "x-1",
         "object": kind,
         "created": 1234,
         "model": "m",
         "choices": [{"index": 0, **content, "logprobs": None, "finish_reason": "stop"}],
-        "usage": {"prompt_tokens": 3, "completion_tokens": 5, "total_tokens": 8},
+        "usage": {
+            "prompt_tokens": 3,
+            "completion_tokens": 5,
+            "total_tokens": 8,
+            "prompt_tokens_details": {"cached_tokens": 1},
+        },
+        "chairlift": {"seeds": [7]},
     }
 
 
 def test_choices_keep_their_order():
     head = ResponseHead(Api.COMPLETION, "x", 0, "m")
-    body = response_body(head, [Choice(["a"], "stop"), Choice(["b"], "length")], Usage(1, 2))
+    choices = [Choice(["a"], finish="stop"), Choice(["b"], finish="length")]
+    body = response_body(head, choices, Usage(1, 2), None)
     choices = json.loads(body)["choices"]
     assert [(c["index"], c["text"], c["finish_reason"]) for c in choices] == [
         (0, "a", "stop"),

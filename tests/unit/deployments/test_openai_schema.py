@@ -45,6 +45,50 @@ def chat(**fields) -> ChatBody:
         ("stop_token_ids", 5),
         ("stop_token_ids", [1] * 1025),
         ("ignore_eos", 1),
+        ("presence_penalty", 3),
+        ("presence_penalty", "1"),
+        ("frequency_penalty", -3),
+        ("frequency_penalty", True),
+        ("repetition_penalty", 0),
+        ("repetition_penalty", -0.0),
+        ("repetition_penalty", -1),
+        ("repetition_penalty", 2.1),
+        ("repetition_penalty", True),
+        ("min_tokens", -1),
+        ("min_tokens", 0.5),
+        ("allowed_token_ids", []),
+        ("allowed_token_ids", 5),
+        ("logit_bias", []),
+        ("logit_bias", 5),
+        ("logit_bias", {"AI": 1}),
+        ("logit_bias", {"-1": 1}),
+        ("logit_bias", {"": 1}),
+        ("logit_bias", {" 1": 1}),
+        ("logit_bias", {"01": 1}),
+        ("logit_bias", {"+1": 1}),
+        ("logit_bias", {"1.0": 1}),
+        ("logit_bias", {"١": 1}),
+        ("logit_bias", {"9" * 5000: 1}),
+        ("logit_bias", {"1": 1000}),
+        ("logit_bias", {"1": -100.5}),
+        ("logit_bias", {"1": 2**63}),
+        ("logit_bias", {"1": "1"}),
+        ("logit_bias", {"1": "NaN"}),
+        ("logit_bias", {"1": True}),
+        ("logit_bias", {"1": None}),
+        ("logit_bias", {"1": [1]}),
+        ("logit_bias", {str(token): 1 for token in range(1025)}),
+        ("logit_bias", {str(token): 1000 for token in range(10_000)}),
+        ("logprobs", -1),
+        ("logprobs", 21),
+        ("logprobs", 10**9),
+        ("logprobs", True),
+        ("logprobs", "1"),
+        ("echo", 1),
+        ("echo", "true"),
+        ("cache_salt", ""),
+        ("cache_salt", "x" * 257),
+        ("cache_salt", 5),
         ("stream", "true"),
         ("stream_options", {"include_usage": True}),
         ("model", 5),
@@ -57,6 +101,68 @@ def test_a_wrong_value_is_refused_by_the_name_of_its_field(field, value):
         completion(**{field: value})
     assert caught.value.param == field
     assert field in caught.value.message
+    assert len(caught.value.message) < 500
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"logprobs": 1}, "logprobs"),
+        ({"logprobs": 0}, "logprobs"),
+        ({"logprobs": True, "top_logprobs": -1}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 10**9}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": True}, "top_logprobs"),
+        ({"top_logprobs": 1}, "top_logprobs"),
+        ({"logprobs": False, "top_logprobs": 1}, "top_logprobs"),
+        ({"max_tokens": 0}, "max_tokens"),
+    ],
+)
+def test_a_wrong_value_of_a_chat_is_refused_by_the_name_of_its_field(fields, param):
+    with pytest.raises(InvalidRequest) as caught:
+        chat(**fields)
+    assert caught.value.param == param
+
+
+def test_echo_is_not_offered_in_chats_nor_top_logprobs_in_completions():
+    for ask, name in ((chat, "echo"), (completion, "top_logprobs")):
+        with pytest.raises(UnsupportedParameter) as caught:
+            ask(**{name: True})
+        assert caught.value.param == name
+
+
+@pytest.mark.parametrize("literal", [b"NaN", b"Infinity", b"-Infinity", b"1e999"])
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (b'{"prompt":"hi","temperature":%s}', "temperature"),
+        (b'{"prompt":"hi","logit_bias":{"5":%s}}', "logit_bias"),
+        (b'{"prompt":"hi","n":1,"stop":[{"a":[1,%s]}],"top_p":%s}', "stop"),
+        (b'{"prompt":"hi","\\ud800":%s}', None),
+        (b'{"a b":%s}', None),
+        (b"[%s]", None),
+        (b'{"temperature":%s', None),
+        (b'{"top_p":%s,"x":' + b"[" * 5000 + b"]" * 5000 + b"}", None),
+        (b'{"top_p":%s,"x":"' + b"y" * 70_000 + b'"}', None),
+    ],
+    ids=str,
+)
+def test_a_number_that_json_does_not_have_is_refused_by_the_name_of_its_field(body, param, literal):
+    with pytest.raises(InvalidRequest) as caught:
+        parse_body(CompletionBody, body.replace(b"%s", literal))
+    assert (caught.value.param, caught.value.code) == (param, "invalid_json")
+
+
+def test_no_tokens_are_generated_only_for_an_echo():
+    assert completion(max_tokens=0, echo=True).max_tokens == 0
+    for fields, param in (
+        ({}, "max_tokens"),
+        ({"echo": False}, "max_tokens"),
+        ({"echo": True, "min_tokens": 1}, "min_tokens"),
+    ):
+        with pytest.raises(InvalidRequest) as caught:
+            completion(max_tokens=0, **fields)
+        assert caught.value.param == param
 
 
 @pytest.mark.parametrize(
@@ -126,24 +232,14 @@ def test_a_wrong_message_is_refused_by_its_place(messages, param):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("allowed_token_ids", list(range(2000))),
         ("audio", {"voice": "x"}),
         ("best_of", 2),
-        ("echo", True),
-        ("frequency_penalty", -3),
         ("functions", [{}]),
         ("function_call", {"name": "x"}),
         ("guided_regex", "a+"),
-        ("logit_bias", {"AI": 1}),
-        ("logit_bias", {str(token): 1000 for token in range(10_000)}),
-        ("logprobs", True),
-        ("logprobs", 5),
         ("modalities", ["text", "audio"]),
         ("prediction", {"type": "content"}),
-        ("presence_penalty", 3),
-        ("repetition_penalty", 0),
-        ("repetition_penalty", 1.1),
-        ("repetition_penalty", True),
+        ("prompt_logprobs", 0),
         ("response_format", {"type": "json_object"}),
         ("response_format", "text"),
         ("suffix", "."),

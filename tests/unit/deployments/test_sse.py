@@ -49,6 +49,33 @@ def test_the_bytes_of_a_completion():
     )
 
 
+@pytest.mark.parametrize(
+    ("head", "start", "text", "empty"),
+    [
+        (CHAT, CHAT_START, b'"delta":{"content":"Hi"}', b'"delta":{}'),
+        (COMPLETION, COMPLETION_START, b'"text":"Hi"', b'"text":""'),
+    ],
+)
+def test_the_bytes_of_log_probabilities(head, start, text, empty):
+    encoder = ChunkEncoder(head, 1, include_usage=True)
+    assert encoder.text(0, "Hi", b'{"x":[1]}') == start + (
+        b'{"index":0,' + text + b',"logprobs":{"x":[1]},"finish_reason":null}],"usage":null}\n\n'
+    )
+    assert encoder.finish(0, "stop", b'{"x":[1]}') == start + (
+        b'{"index":0,' + empty + b',"logprobs":{"x":[1]},"finish_reason":"stop"}],"usage":null}\n\n'
+    )
+
+
+def test_the_bytes_of_the_usage_with_what_it_takes_to_get_the_same_again():
+    head = ResponseHead(Api.COMPLETION, "cmpl-1", 1234, "m", seeds=(7, 2**53 - 1))
+    encoder = ChunkEncoder(head, 2, include_usage=True)
+    assert encoder.usage(Usage(3, 5)) == COMPLETION_START + (
+        b'],"usage":{"prompt_tokens":3,"completion_tokens":5,"total_tokens":8,'
+        b'"prompt_tokens_details":{"cached_tokens":0}},'
+        b'"chairlift":{"seeds":[7,9007199254740991]}}\n\n'
+    )
+
+
 @pytest.mark.parametrize("head", [CHAT, COMPLETION])
 def test_who_asks_for_usage_finds_it_in_every_chunk_and_not_null_in_the_last(head):
     encoder = ChunkEncoder(head, 1, include_usage=True)
@@ -56,9 +83,15 @@ def test_who_asks_for_usage_finds_it_in_every_chunk_and_not_null_in_the_last(hea
     if opening := encoder.opening():
         chunks.append(opening)
     assert all(data(chunk)["usage"] is None for chunk in chunks)
-    last = data(encoder.usage(Usage(3, 5)))
+    last = data(encoder.usage(Usage(3, 5, 2)))
+    assert last.pop("chairlift") == {"seeds": []}
     assert last["choices"] == []
-    assert last["usage"] == {"prompt_tokens": 3, "completion_tokens": 5, "total_tokens": 8}
+    assert last["usage"] == {
+        "prompt_tokens": 3,
+        "completion_tokens": 5,
+        "total_tokens": 8,
+        "prompt_tokens_details": {"cached_tokens": 2},
+    }
     assert last.keys() == data(chunks[0]).keys()
 
 

@@ -6,7 +6,7 @@ import torch
 
 from chairlift.kernels import reference
 from chairlift.kernels.philox import uniform
-from chairlift.kernels.sampling import sample
+from chairlift.kernels.sampling import likeliest, sample
 
 OFF = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 FILTERS = [
@@ -90,22 +90,69 @@ def test_of_many_equally_likely_tokens_the_first_are_kept(filters):
     assert tokens.unique().tolist() == list(range(60))
 
 
-def test_a_row_does_not_depend_on_its_company():
-    generator = torch.Generator().manual_seed(4)
-    rows = 40
-    logits = 3 * torch.randn(rows, 5003, generator=generator)
-    logits[7] = torch.nan
-    numbers = torch.rand(rows, generator=generator, dtype=torch.float64)
+def mixed_batch(rows, vocabulary):
+    random = np.random.default_rng(4)
+    logits = (3 * random.standard_normal((rows, vocabulary))).astype(np.float32)
+    logits[::7, : vocabulary // 2] = logits[::7, vocabulary // 2 : vocabulary // 2 * 2]  # ties
+    logits[3, 5] = np.nan
     settings = {
-        "temperature": torch.tensor([0.0, 0.7, 1.0, 1.5] * 10),
-        "top_k": torch.tensor([0, 40, 0, 3, 0] * 8),
-        "top_p": torch.tensor([1.0, 0.9, 1.0, 0.5, 1.0] * 8, dtype=torch.float64),
-        "min_p": torch.tensor([0.0, 0.0, 0.05, 0.0] * 10),
+        "temperature": np.resize(np.array([0.0, 0.7, 1.0, 1.5], np.float32), rows),
+        "top_k": np.resize([0, 40, 0, 3, 0], rows),
+        "top_p": np.resize([1.0, 0.9, 1.0, 0.5, 1.0, 0.99999], rows),
+        "min_p": np.resize(np.array([0.0, 0.0, 0.05, 0.0, 0.0, 0.0, 0.0], np.float32), rows),
     }
-    together = sample(logits, **settings, uniform=numbers)
-    for part in [slice(row, row + 1) for row in range(rows)] + [slice(3, 20)]:
-        alone = {name: values[part] for name, values in settings.items()}
-        assert torch.equal(sample(logits[part], **alone, uniform=numbers[part]), together[part])
+    return logits, settings, random.random(rows)
+
+
+def chosen(batch, rows):
+    logits, settings, numbers = batch
+    chosen = {name: values[rows] for name, values in settings.items()}
+    return sample(logits[rows], **chosen, uniform=numbers[rows]).tolist()
+
+
+@pytest.mark.parametrize("vocabulary", [255, 5003, 49152])
+def test_a_row_does_not_depend_on_its_company(vocabulary):
+    batch = mixed_batch(33, vocabulary)
+    alone = [chosen(batch, [row])[0] for row in range(33)]
+    for count in range(1, 34):
+        assert chosen(batch, list(range(count))) == alone[:count]
+    order = np.random.default_rng(5).permutation(33)
+    assert chosen(batch, order) == [alone[row] for row in order]
+
+
+def test_numbers_do_not_depend_on_threads_or_on_where_they_lie_in_memory():
+    batch = mixed_batch(33, 49152)
+    before = torch.get_num_threads()
+    results = []
+    try:
+        for threads in (1, 2, 4):
+            torch.set_num_threads(threads)
+            results.append(chosen(batch, slice(None)))
+    finally:
+        torch.set_num_threads(before)
+    memory = np.empty(33 * 49152 + 16, np.float32)
+    for offset in (1, 7, 13):
+        moved = memory[offset : offset + 33 * 49152].reshape(33, 49152)
+        moved[:] = batch[0]
+        results.append(chosen((moved, *batch[1:]), slice(None)))
+    assert all(result == results[0] for result in results)
+
+
+@pytest.mark.parametrize("length", [1, 2, 255, 256, 257, 512, 1000])
+def test_the_ends_of_the_unit_interval_choose_the_first_and_the_last_possible_token(length):
+    logits = torch.full((2, length), -torch.inf)
+    logits[:, [length // 3, length - 1 - length // 5]] = 1.0
+    numbers = torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64)
+    ends = sorted({length // 3, length - 1 - length // 5})
+    assert choose(logits, numbers).tolist() == [ends[0], ends[-1]]
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 29, 30, 31])
+def test_likeliest_are_the_first_of_a_stable_sort(count):
+    values = np.random.default_rng(6).integers(0, 6, 30).astype(np.float32)
+    values[3] = -np.inf
+    expected = sorted(range(30), key=lambda i: (-values[i], i))[:count]
+    assert likeliest(values, count).tolist() == sorted(expected)
 
 
 def test_logits_are_left_as_they_were():
@@ -148,11 +195,12 @@ def test_a_tiny_temperature_overflows_to_the_largest_logit():
 def choose(logits, numbers, **filters):
     rows = len(logits)
     values = OFF | filters
-    return sample(
-        logits,
-        torch.full((rows,), values["temperature"], dtype=torch.float32),
-        torch.full((rows,), values["top_k"], dtype=torch.int64),
-        torch.full((rows,), values["top_p"], dtype=torch.float64),
-        torch.full((rows,), values["min_p"], dtype=torch.float32),
-        uniform=numbers,
+    tokens = sample(
+        logits.numpy(),
+        np.full(rows, values["temperature"], np.float32),
+        np.full(rows, values["top_k"], np.int64),
+        np.full(rows, values["top_p"], np.float64),
+        np.full(rows, values["min_p"], np.float32),
+        uniform=numbers.numpy(),
     )
+    return torch.from_numpy(tokens)

@@ -86,13 +86,24 @@ def test_first_tokens_and_prompts_are_counted_together():
 
 
 def test_loads_are_shown_by_replica_and_unknown_ones_are_left_out():
-    load = LoadReport(running=3, waiting=2, blocks_used=25, blocks_total=100, preemptions=4)
+    load = LoadReport(
+        running=3,
+        waiting=2,
+        blocks_used=25,
+        blocks_total=100,
+        preemptions=4,
+        cache_queries=50,
+        cache_hits=16,
+    )
     views = [ReplicaView("a", True, None, load, 0.5), ReplicaView("b", True)]
     page = samples(RouterMetrics("m", lambda: views))
     assert page["vllm:num_requests_running", "a"] == 3
     assert page["vllm:num_requests_waiting", "a"] == 2
     assert page["vllm:kv_cache_usage_perc", "a"] == 0.25
     assert page["vllm:num_preemptions_total", "a"] == 4
+    assert page["vllm:prefix_cache_queries_total", "a"] == 50
+    assert page["vllm:prefix_cache_hits_total", "a"] == 16
+    assert page["chairlift_load_report_age_seconds", "a"] == 0.5
     assert not [key for key in page if key[-1] == "b"]
 
 

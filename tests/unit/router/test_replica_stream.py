@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import grpc
 import pytest
 
-from chairlift.cluster import wire
+from chairlift.cluster import wire, wire_frame
 from chairlift.cluster.proto import worker_pb2 as pb
 from chairlift.cluster.proto import worker_pb2_grpc as pb_grpc
 from chairlift.cluster.protocol import PROTOCOL_VERSION, Answer, Delta, FinishReason, LoadReport
@@ -17,7 +17,8 @@ from support.engines import replica_info, submission
 from support.replicas import eventually
 
 WELCOME = pb.FromWorker(
-    welcome=wire.welcome_to_wire(replica_info()), frame=wire.frame_to_wire((), LoadReport(step=1))
+    welcome=wire.welcome_to_wire(replica_info()),
+    frame=wire_frame.frame_to_wire((), LoadReport(step=1)),
 )
 
 
@@ -50,7 +51,7 @@ class ScriptedWorker(pb_grpc.WorkerServicer):
         await self.context.write(
             pb.FromWorker(
                 answers=[wire.answer_to_wire(answer) for answer in answers],
-                frame=wire.frame_to_wire(deltas, LoadReport(step=step, running=step)),
+                frame=wire_frame.frame_to_wire(deltas, LoadReport(step=step, running=step)),
             )
         )
 

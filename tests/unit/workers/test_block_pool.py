@@ -51,3 +51,61 @@ def test_freeing_what_nobody_holds_is_an_error():
 )
 def test_a_started_block_counts(tokens, blocks):
     assert BlockPool(num_blocks=1, block_size=4).blocks_for(tokens) == blocks
+
+
+class TestNames:
+    def named(self, *names: bytes, num_blocks: int = 4) -> tuple[BlockPool, list[int]]:
+        pool = BlockPool(num_blocks, block_size=4)
+        blocks = pool.allocate(len(names))
+        assert blocks is not None
+        for block, name in zip(blocks, names, strict=True):
+            pool.name(block, name)
+        return pool, blocks
+
+    def test_a_named_block_is_found_in_use_and_after(self):
+        pool, (block,) = self.named(b"a")
+        assert pool.find(b"a") == block and pool.find(b"b") is None
+        pool.free([block])
+        assert pool.find(b"a") == block
+        assert (pool.num_free, pool.num_used, pool.is_used(block)) == (4, 0, False)
+        pool.check_integrity()
+
+    def test_a_shared_block_is_used_until_the_last_one_lets_go(self):
+        pool, (block,) = self.named(b"a")
+        pool.share([block])
+        assert pool.references() == {block: 2}
+        pool.free([block])
+        assert pool.is_used(block)
+        pool.free([block])
+        assert not pool.is_used(block)
+        pool.share([block])
+        assert (pool.references(), pool.num_free) == ({block: 1}, 3)
+        pool.check_integrity()
+
+    def test_blocks_without_a_name_are_taken_before_cached_ones(self):
+        pool, blocks = self.named(b"a", b"b", num_blocks=3)
+        pool.free(blocks)
+        pool.allocate(1)
+        assert pool.find(b"a") is not None and pool.find(b"b") is not None
+
+    def test_the_cached_block_freed_longest_ago_goes_first(self):
+        pool, (a, b, c) = self.named(b"a", b"b", b"c", num_blocks=3)
+        pool.free([b]), pool.free([c]), pool.free([a])
+        pool.share([b]), pool.free([b])
+        assert pool.allocate(2) == [c, a]
+        assert [pool.find(name) for name in (b"a", b"b", b"c")] == [None, b, None]
+        pool.check_integrity()
+
+    def test_a_second_block_of_a_name_stays_without_one(self):
+        pool, (first, second) = self.named(b"a", b"a")
+        assert pool.find(b"a") == first
+        pool.free([second, first])
+        assert pool.allocate(3) is not None
+        assert pool.find(b"a") == first
+        pool.check_integrity()
+
+    def test_what_does_not_fit_evicts_nothing(self):
+        pool, blocks = self.named(b"a", num_blocks=1)
+        pool.free(blocks)
+        assert pool.allocate(2) is None
+        assert pool.find(b"a") == blocks[0]

@@ -4,8 +4,16 @@ from contextlib import contextmanager
 
 import pytest
 
-from chairlift.cluster.protocol import Batching, Controls, FinishReason, Refusal, SamplingParams
-from chairlift.workers.sequence import SequenceKey, StepPlan, StepResult
+from chairlift.cluster.protocol import (
+    Batching,
+    Controls,
+    FinishReason,
+    Refusal,
+    SamplingParams,
+    TokenLogprobs,
+)
+from chairlift.workers.fake_runner import FakeRunner
+from chairlift.workers.sequence import Admission, SequenceKey, StepPlan, StepResult
 from support.engines import Rig, alone, replica_info, submission, wait_until
 
 
@@ -52,6 +60,22 @@ class TestStep:
         for key, handle in keys.items():
             sampling = SamplingParams(max_tokens=handle + 2, seed=handle)
             assert rig.answer(key) == alone(range(handle + 1), sampling)
+
+    def test_cached_tokens_and_log_probabilities_are_passed_on(self):
+        class Scored(FakeRunner):
+            def advance(self, plan):
+                result = super().advance(plan)
+                found = {i: TokenLogprobs(-float(i)) for i in range(len(result.tokens))}
+                prompts = {i: (TokenLogprobs(-9.0),) for i, p in enumerate(plan.slices) if p.start}
+                return StepResult(result.tokens, found, prompts)
+
+        rig = Rig(runner=Scored(1000, block_size=4))
+        for handle in range(2):
+            rig.submit(handle, range(6), max_tokens=1)
+            rig.run_until_idle()
+        (delta,) = rig.outputs[-1].deltas[0]
+        assert (delta.cached_tokens, delta.logprobs) == (4, (TokenLogprobs(-0.0),))
+        assert delta.prompt_logprobs == (TokenLogprobs(-9.0),)
 
     def test_choices_differ_by_their_index(self, rig):
         rig.submit(5, (1, 2), n=3, seed=9)
@@ -309,7 +333,7 @@ class TestRun:
 
     def test_waiting_for_ever_counts_as_a_fault(self, rig, monkeypatch, caplog):
         key = rig.submit(1)
-        monkeypatch.setattr(rig.scheduler, "refill", lambda: [])
+        monkeypatch.setattr(rig.scheduler, "refill", Admission)
         rig.engine.run()
         assert rig.answer(key) == ((), FinishReason.FAILED)
         assert "none can run" in (rig.engine.failed or "")

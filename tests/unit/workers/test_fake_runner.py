@@ -57,7 +57,38 @@ def test_delay_sees_the_plan_before_it_runs():
 
 def test_a_block_in_two_tables_is_found(runner):
     one, two = running(0, (1, 2, 3), [0, 1]), running(1, (1, 2, 4), [2, 1])
-    with pytest.raises(AssertionError, match="another prefix"):
+    with pytest.raises(AssertionError, match="shared block 1"):
+        runner.advance(StepPlan((whole(one), whole(two))))
+
+
+def test_sharing_a_block_of_the_same_prefix_is_fine(runner):
+    one = running(0, (1, 2, 3), [0, 1])
+    plan = StepPlan((whole(one),))
+    take_in(plan, runner.advance(plan).tokens)
+    two = running(1, (1, 2, 4), [0, 2])
+    two.num_computed = 2
+    assert list(runner.advance(StepPlan((whole(two),))).tokens) == [
+        fake_token((1, 2, 4), 0, 0, 100)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "salt", "fault"),
+    [((9, 2, 4), "", "another prefix"), ((1, 2, 4), "other", "of salt ''")],
+)
+def test_sharing_a_block_of_another_prefix_or_salt_is_found(runner, prompt, salt, fault):
+    runner.advance(StepPlan((whole(running(0, (1, 2, 3), [0, 1])),)))
+    two = running(1, prompt, [0, 2])
+    two.num_computed, two.cache_salt = 2, salt
+    with pytest.raises(AssertionError, match=fault):
+        runner.advance(StepPlan((whole(two),)))
+
+
+def test_writing_to_a_block_that_another_one_shares_is_found(runner):
+    """Even where it writes what stands there already: with a real model bits could differ."""
+    one, two = running(0, (1, 2, 3), [0, 1]), running(1, (1, 2, 3), [0, 2])
+    two.num_computed = 2
+    with pytest.raises(AssertionError, match="shared block 0"):
         runner.advance(StepPlan((whole(one), whole(two))))
 
 

@@ -46,6 +46,20 @@ class TestRefusal:
         assert (answer.handle, answer.refusal) == (5, Refusal.INVALID)
         assert answer.detail.startswith("prompt:") and "1000" in answer.detail
 
+    @pytest.mark.parametrize(
+        ("name", "tokens"),
+        [
+            ("stop_token_ids", (1, 1000)),
+            ("allowed_token_ids", (1000,)),
+            ("logit_bias", ((3, 1.0), (1000, 1.0))),
+        ],
+    )
+    def test_parameters_outside_the_vocabulary_name_the_field(self, intake, name, tokens):
+        """There they would be an error of the step, for everybody in it."""
+        answer = intake.submit(0, submission(5, **{name: tokens}))
+        assert answer.refusal is Refusal.INVALID
+        assert answer.detail.startswith(f"{name}: token 1000 ")
+
     def test_longer_than_can_ever_fit(self, intake):
         assert refusal(intake, 1, (1,) * 10, max_tokens=4086) is None
         assert refusal(intake, 2, (1,) * 10, max_tokens=4087) is Refusal.TOO_LONG

@@ -8,6 +8,7 @@ import torch
 from chairlift.cluster.model_spec import RopeScaling, RopeSpec
 from chairlift.workers.model_runner import ModelRunner
 from chairlift.workers.sequence import Slice, StepPlan
+from support.cpp_kernels import make_kernels
 from support.decoding import make_sequence
 from support.llama_models import random_weights, tiny_spec, transformers_model
 
@@ -39,16 +40,21 @@ SHAPES = {
 }
 
 
+KERNELS = pytest.mark.parametrize("kernels", ["cpp", "torch"])
+
+
+@KERNELS
 @pytest.mark.parametrize("scaling", RopeScaling)
-def test_rotary_scaling(scaling):
+def test_rotary_scaling(scaling, kernels):
     rope = RopeSpec(theta=500.0, dim=8, scaling=scaling, parameters=ROPES[scaling])
     # Transformers stretches dynamic scaling for the present length, Chairlift for the context.
-    check(tiny_spec(rope=rope, context_length=LONG))
+    check(tiny_spec(rope=rope, context_length=LONG), kernels)
 
 
+@KERNELS
 @pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES.keys())
-def test_shapes(changes):
-    check(tiny_spec(**changes))
+def test_shapes(changes, kernels):
+    check(tiny_spec(**changes), kernels)
 
 
 def test_weights_are_taken_over_not_copied():
@@ -58,12 +64,16 @@ def test_weights_are_taken_over_not_copied():
     assert not weights
 
 
-def check(spec):
+def check(spec, kernels):
+    if kernels == "cpp":
+        make_kernels()  # skips where they cannot be had
     weights = random_weights(spec)
     tokens = torch.randint(spec.vocab_size, (LONG,), generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
         expected = transformers_model(spec, weights)(tokens[None], logits_to_keep=1).logits[0]
-    runner = ModelRunner(spec, weights, num_blocks=LONG // BLOCK_SIZE, block_size=BLOCK_SIZE)
+    runner = ModelRunner(
+        spec, weights, num_blocks=LONG // BLOCK_SIZE, block_size=BLOCK_SIZE, kernels=kernels
+    )
     sequence = make_sequence(0, tokens.tolist())
     sequence.blocks = list(range(LONG // BLOCK_SIZE))[::-1]
     actual = runner.logits(StepPlan((Slice(sequence, 0, LONG, True),)))

@@ -5,6 +5,7 @@ import torch
 
 from chairlift.workers.model_runner import ModelRunner
 from chairlift.workers.sequence import Slice, StepPlan, StepResult
+from support.cpp_kernels import make_kernels
 from support.decoding import Decoder, make_sequence
 from support.llama_models import random_weights, tiny_spec
 
@@ -12,9 +13,25 @@ SPEC = tiny_spec()
 BLOCK_SIZE, BLOCKS = 4, 96
 
 
-@pytest.fixture(scope="module")
-def runner():
-    return ModelRunner(SPEC, random_weights(SPEC), num_blocks=BLOCKS, block_size=BLOCK_SIZE)
+@pytest.fixture(scope="module", params=["cpp", "torch"])
+def runner(request):
+    return make_runner(request.param)
+
+
+def make_runner(kernels="auto"):
+    if kernels == "cpp":
+        make_kernels()  # skips where they cannot be had
+    return ModelRunner(
+        SPEC, random_weights(SPEC), num_blocks=BLOCKS, block_size=BLOCK_SIZE, kernels=kernels
+    )
+
+
+def check_same(runner, actual, expected):
+    """To the last bit, of kernels that promise it."""
+    if runner.exact:
+        assert torch.equal(actual, expected)
+    else:
+        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-4)
 
 
 def prompt(length, seed=0):
@@ -43,9 +60,7 @@ def last_logits(runner, tokens, chunks, blocks):
 def test_chunks_change_nothing(runner, chunks):
     tokens = prompt(37)
     whole = last_logits(runner, tokens, [], list(range(10)))
-    torch.testing.assert_close(
-        last_logits(runner, tokens, chunks, list(range(10))), whole, rtol=0, atol=1e-4
-    )
+    check_same(runner, last_logits(runner, tokens, chunks, list(range(10))), whole)
 
 
 def test_block_tables_change_nothing(runner):
@@ -78,7 +93,7 @@ def test_logits_in_company_are_those_alone(runner):
         pieces.append(Slice(sequence, 0, length, samples=True))
     together = runner.logits(StepPlan(tuple(pieces)))
     alone = torch.cat([runner.logits(StepPlan((piece,))) for piece in pieces])
-    torch.testing.assert_close(together, alone, rtol=0, atol=1e-4)
+    check_same(runner, together, alone)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -133,9 +148,6 @@ def test_warm_up_fits_any_cache_and_tells_how_far_it_is(num_blocks, block_size):
 
 
 def test_warm_up_leaves_nothing_behind_that_matters():
-    cold, warm = (
-        ModelRunner(SPEC, random_weights(SPEC), num_blocks=BLOCKS, block_size=BLOCK_SIZE)
-        for _ in range(2)
-    )
+    cold, warm = make_runner(), make_runner()
     warm.warm_up(lambda _: None)
     assert decode_alone(warm, 0, 9) == decode_alone(cold, 0, 9)

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from chairlift.cluster import wire
+from chairlift.cluster import wire, wire_frame
 from chairlift.cluster.proto import worker_pb2 as pb
 from chairlift.cluster.proto import worker_pb2_grpc as pb_grpc
 from chairlift.cluster.protocol import (
@@ -50,7 +50,7 @@ class RawStream:
             assert answer.handle not in self.answers
             self.answers[answer.handle] = (answer.refusal, answer.detail)
         if message.HasField("frame"):
-            frame = wire.frame_from_wire(message.frame)
+            frame = wire_frame.frame_from_wire(message.frame)
             self.load = frame.load
             for delta in frame.deltas:
                 self._note(delta)

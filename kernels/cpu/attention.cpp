@@ -1,0 +1,219 @@
+// Paged causal attention for a mixed batch.
+//
+// A task is one tile of a sequence's new positions and one K/V head: all query heads that share
+// it, at each of the positions, so that K and V are read once for all of them. A pair (position,
+// head) goes through the keys from position 0 on, in spans of 64, with an online softmax
+// (Milakov and Gimelshein 2018). Where a span begins depends on nothing but the positions, and
+// within a span every sum has its order: scores over the elements, values over the keys, the
+// normaliser lane by lane. So a pair's bits do not depend on chunks, prefixes, company or blocks.
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <utility>
+
+#include "api.h"
+#include "cache.h"
+#include "pool.h"
+#include "tile.h"
+
+namespace chairlift {
+namespace {
+
+constexpr int ROWS = 6;  // pairs of one register tile
+
+// Memory for one task, handed out in pieces that start at a cache line if all are of whole ones.
+class Scratch {
+ public:
+  explicit Scratch(long size) : memory_(new float[size + LANES]) {
+    const auto address = reinterpret_cast<uintptr_t>(memory_.get());
+    free_ = memory_.get() + (-address / sizeof(float)) % LANES;
+  }
+  float* take(long size) { return std::exchange(free_, free_ + size); }
+
+ private:
+  std::unique_ptr<float[]> memory_;
+  float* free_;
+};
+
+// One task: its pairs, position by position, so that a later pair sees as many keys or more.
+class Pass {
+ public:
+  Pass(const Past& past, long position, long rows)
+      : past_(past),
+        dim_(past.shape.head_dim),
+        panels_(head_panels(past.shape)),
+        group_(past.shape.heads / past.shape.kv_heads),
+        position_(position),
+        count_(rows * group_),
+        seen_(new long[count_]),
+        scratch_(count_ * (SPAN + panels_ * LANES + LANES + dim_ + 1) + span_room(past.shape)),
+        scores_(scratch_.take(count_ * SPAN)),
+        sums_(scratch_.take(count_ * panels_ * LANES)),
+        weight_(scratch_.take(count_ * LANES)),
+        room_(scratch_.take(span_room(past.shape))),
+        query_(scratch_.take(count_ * dim_)),
+        most_(scratch_.take(count_)) {
+    std::fill_n(sums_, count_ * panels_ * LANES, 0.0f);
+    std::fill_n(weight_, count_ * LANES, 0.0f);
+    std::fill_n(most_, count_, -INFINITY);
+    for (long pair = 0; pair < count_; ++pair) seen_[pair] = position + pair / group_ + 1;
+  }
+
+  // `qkv` is the row of the first position, `y` likewise.
+  void run(const float* qkv, float* y) {
+    const Shape& shape = past_.shape;
+    const long first_head = past_.kv_head * group_;
+    const long width = (shape.heads + 2 * shape.kv_heads) * dim_;
+    const float scale = 1.0f / std::sqrt(static_cast<float>(dim_));
+    for (long pair = 0; pair < count_; ++pair) {
+      const float* from = qkv + pair / group_ * width + (first_head + pair % group_) * dim_;
+      for (long d = 0; d < dim_; ++d) query_[pair * dim_ + d] = from[d] * scale;
+    }
+    const long end = seen_[count_ - 1];
+    for (long start = 0; start < end; start += SPAN)
+      attend(find_span(past_, start, std::min<long>(SPAN, end - start), room_));
+    for (long pair = 0; pair < count_; ++pair) {
+      float* to = y + (pair / group_ * shape.heads + first_head + pair % group_) * dim_;
+      const float total = sum_lanes(load(weight_ + pair * LANES));
+      for (long d = 0; d < dim_; ++d) to[d] = sums_[pair * panels_ * LANES + d] / total;
+    }
+  }
+
+ private:
+  void attend(const Span& span) {
+    const long first = std::max(0L, span.start - position_) * group_;
+    const long left = count_ - first, tiles = (left + ROWS - 1) / ROWS;
+    for (long i = 0; i < tiles; ++i) {
+      const long from = left * i / tiles, to = left * (i + 1) / tiles;
+      switch (to - from) {
+        case 1: attend<1>(span, first + from); break;
+        case 2: attend<2>(span, first + from); break;
+        case 3: attend<3>(span, first + from); break;
+        case 4: attend<4>(span, first + from); break;
+        case 5: attend<5>(span, first + from); break;
+        default: attend<ROWS>(span, first + from);
+      }
+    }
+  }
+
+  // COUNT pairs against a span. The keys that all of them see are summed up for all together,
+  // the rest for each alone.
+  template <int COUNT>
+  void attend(const Span& span, long pair) {
+    long seen[COUNT];
+    for (int i = 0; i < COUNT; ++i) seen[i] = std::min<long>(SPAN, seen_[pair + i] - span.start);
+    const long common = seen[0], most = seen[COUNT - 1];
+    score<COUNT>(span, pair, (most + LANES - 1) / LANES);
+    for (int i = 0; i < COUNT; ++i) soften(pair + i, seen[i]);
+    add_values<COUNT>(span, pair, 0, common);
+    for (int i = 0; i < COUNT; ++i)
+      if (seen[i] > common) add_values<1>(span, pair + i, common, seen[i]);
+  }
+
+  template <int COUNT>
+  void score(const Span& span, long pair, long panels) {
+    constexpr int MOST = panels_for(COUNT);
+    long panel = 0;
+    for (; panel + MOST <= panels; panel += MOST) score_tile<COUNT, MOST>(span, pair, panel);
+    for (; panel < panels; ++panel) score_tile<COUNT, 1>(span, pair, panel);
+  }
+
+  template <int COUNT, int PANELS>
+  void score_tile(const Span& span, long pair, long panel) {
+    const float* keys[PANELS];
+    for (int p = 0; p < PANELS; ++p) keys[p] = span.keys[panel + p];
+    Vec sums[COUNT][PANELS];
+    clear_tile(sums);
+    add_products(sums, query_ + pair * dim_, dim_, keys, span.key_step, 0, dim_);
+    store_tile(sums, scores_ + pair * SPAN + panel * LANES, SPAN);
+  }
+
+  // Scores of one pair to weights, in units of its largest score so far; when that grows, what
+  // was summed up is brought to the new units. Scores behind the last key that the pair may see,
+  // computed or not, become weights of 0.
+  void soften(long pair, long seen) {
+    float* const scores = scores_ + pair * SPAN;
+    Vec parts[SPAN_PANELS], largest = splat(-INFINITY);
+#pragma GCC unroll 4
+    for (int p = 0; p < SPAN_PANELS; ++p) {
+      const Vec left = splat(static_cast<float>(seen - p * LANES));
+      parts[p] = where_less(lane_numbers(), left, load(scores + p * LANES), splat(-INFINITY));
+      largest = max(largest, parts[p]);
+    }
+    float* const weight = weight_ + pair * LANES;
+    const float before = most_[pair], now = std::max(before, max_lanes(largest));
+    if (now != before) {
+      const Vec shrink = exp(splat(before) - splat(now));
+      float* const sums = sums_ + pair * panels_ * LANES;
+      for (long p = 0; p < panels_; ++p)
+        store(sums + p * LANES, load(sums + p * LANES) * shrink);
+      store(weight, load(weight) * shrink);
+      most_[pair] = now;
+    }
+    Vec total = load(weight);
+#pragma GCC unroll 4
+    for (int p = 0; p < SPAN_PANELS; ++p) {
+      const Vec part = exp(parts[p] - splat(now));
+      store(scores + p * LANES, part);
+      total = total + part;
+    }
+    store(weight, total);
+  }
+
+  // The values of the span's keys from `from` to before `to`.
+  template <int COUNT>
+  void add_values(const Span& span, long pair, long from, long to) {
+    constexpr int MOST = panels_for(COUNT);
+    long panel = 0;
+    for (; panel + MOST <= panels_; panel += MOST)
+      add_value_tile<COUNT, MOST>(span, pair, panel, from, to);
+    for (; panel < panels_; ++panel) add_value_tile<COUNT, 1>(span, pair, panel, from, to);
+  }
+
+  template <int COUNT, int PANELS>
+  void add_value_tile(const Span& span, long pair, long panel, long from, long to) {
+    float* const out = sums_ + (pair * panels_ + panel) * LANES;
+    Vec sums[COUNT][PANELS];
+    load_tile(sums, out, panels_ * LANES);
+    for (long key = from / LANES * LANES; key < to; key += LANES) {
+      const float* values[PANELS];
+      for (int p = 0; p < PANELS; ++p) values[p] = span.values[key / LANES] + (panel + p) * LANES;
+      add_products(sums, scores_ + pair * SPAN + key, SPAN, values, span.value_step,
+                   std::max(from - key, 0L), std::min<long>(to - key, LANES));
+    }
+    store_tile(sums, out, panels_ * LANES);
+  }
+
+  const Past& past_;
+  const long dim_, panels_, group_, position_, count_;
+  const std::unique_ptr<long[]> seen_;  // (count) positions that a pair may see
+  Scratch scratch_;
+  float* const scores_;  // (count, 64) of the present span
+  float* const sums_;    // (count, panels, 16) of values so far
+  float* const weight_;  // (count, 16) of the keys so far, lane by lane
+  float* const room_;
+  float* const query_;  // (count, dim), scaled
+  float* const most_;   // (count) largest score so far
+};
+
+struct Tile {
+  int64_t sequence, row, rows, position;
+};
+
+}  // namespace
+}  // namespace chairlift
+
+void chairlift_attention(void* pool, const Shape* shape, const float* qkv, const float* keys,
+                         const float* values, const int64_t* tables, long width,
+                         const int64_t* tiles, long count, float* y) {
+  using namespace chairlift;
+  const long in = (shape->heads + 2 * shape->kv_heads) * shape->head_dim;
+  const long out = shape->heads * shape->head_dim;
+  const auto* all = reinterpret_cast<const Tile*>(tiles);
+  static_cast<Pool*>(pool)->run(count * shape->kv_heads, [&](long task) {
+    const Tile& tile = all[task / shape->kv_heads];
+    const Past past{*shape, keys, values, tables + tile.sequence * width, task % shape->kv_heads};
+    Pass(past, tile.position, tile.rows).run(qkv + tile.row * in, y + tile.row * out);
+  });
+}

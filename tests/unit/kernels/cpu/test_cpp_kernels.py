@@ -1,0 +1,188 @@
+"""Every kernel, on every kind of processor, against its reference in float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from chairlift.kernels import reference
+from chairlift.kernels.cpu.build import Processor
+from support.attention_steps import Step, make_heads, make_history, new_cache, run, step_rows
+from support.cpp_kernels import make_kernels
+
+ROWS = [1, 2, 5, 12, 13, 70, 200]
+WIDTHS = [1, 15, 16, 576]
+
+
+@pytest.fixture(scope="module", params=Processor, ids=lambda kind: kind.name.lower())
+def kernels(request):
+    return make_kernels(request.param)
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize(("inputs", "outputs"), [(1, 1), (3, 40), (64, 16), (577, 130)])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_linear(kernels, rows, inputs, outputs, has_bias):
+    x, weight = torch.randn(rows, inputs), torch.randn(outputs, inputs) / inputs**0.5
+    bias = torch.randn(outputs) if has_bias else None
+    expected = x.double() @ weight.double().T + (bias.double() if has_bias else 0.0)
+    layer, out = kernels.pack(weight, bias), torch.full((rows, outputs), torch.nan)
+    kernels.linear(x, layer, out=out)
+    check(out, expected)
+    kernels.add_linear(x, layer, out=out)
+    check(out, 2 * expected)
+
+
+def test_linear_of_no_rows(kernels):
+    kernels.linear(torch.empty(0, 8), kernels.pack(torch.randn(5, 8)), out=torch.empty(0, 5))
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_embed(kernels, rows, width):
+    matrix, tokens = torch.randn(50, width), torch.randint(50, (rows,))
+    out = torch.empty(rows, width)
+    kernels.embed(tokens, kernels.pack(matrix), out=out)
+    assert torch.equal(out, matrix[tokens])
+
+
+@pytest.mark.parametrize("token", [-1, 50])
+def test_embed_refuses_tokens_that_are_not_there(kernels, token):
+    table = kernels.pack(torch.randn(50, 8))
+    with pytest.raises(IndexError, match="0 … 49"):
+        kernels.embed(torch.tensor([0, token]), table, out=torch.empty(2, 8))
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_rms_norm(kernels, rows, width):
+    x, weight, out = 5 * torch.randn(rows, width), torch.randn(width), torch.empty(rows, width)
+    kernels.rms_norm(x, weight, 1e-5, out=out)
+    check(out, reference.rms_norm(x.double(), weight.double(), 1e-5))
+
+
+def test_rms_norm_of_zeros_is_zero(kernels):
+    out = torch.empty(2, 8)
+    kernels.rms_norm(torch.zeros(2, 8), torch.ones(8), 1e-5, out=out)
+    assert not out.any()
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_silu_mul(kernels, rows, width):
+    gate_up, out = 4 * torch.randn(rows, 2 * width), torch.empty(rows, width)
+    kernels.silu_mul(gate_up, out=out)
+    check(out, reference.silu_mul(gate_up.double()))
+
+
+def test_silu_mul_of_extreme_and_missing_numbers(kernels):
+    gate = torch.tensor([0.0, -0.0, 1e-30, 30.0, 200.0, -30.0, -88.0, -200.0, torch.inf, torch.nan])
+    out = torch.empty(1, len(gate))
+    kernels.silu_mul(torch.cat([gate, torch.ones(len(gate))])[None], out=out)
+    check(out[0, :-1], torch.nn.functional.silu(gate[:-1].double()))
+    assert out[0, -1].isnan()
+
+
+BATCHES = {
+    "first token": [(0, 1)],
+    "one decoding": [(8, 9)],
+    "a whole span": [(63, 64)],
+    "one more": [(64, 65)],
+    "decoding": [(2, 3), (16, 17), (15, 16), (149, 150)],
+    "whole prompt": [(0, 150)],
+    "last chunk": [(24, 29)],
+    "chunk over spans": [(60, 140)],
+    "mixed": [(11, 12), (0, 7), (30, 31), (12, 22), (1, 2), (97, 140)],
+}
+SHAPES = {
+    "multi-head": (4, 4, 16),
+    "grouped": (6, 2, 64),
+    "nine to three": (9, 3, 64),
+    "multi-query": (5, 1, 32),
+    "odd": (4, 2, 6),
+    "wide": (2, 1, 80),
+    "wider than a tile": (50, 1, 16),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
+@pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES.keys())
+def test_attention(kernels, batch, shape):
+    check_attention(kernels, batch, shape, block_size=16)
+
+
+@pytest.mark.parametrize("block_size", [1, 5, 32, 48])
+@pytest.mark.parametrize("shape", [SHAPES["grouped"], SHAPES["odd"]])
+def test_attention_over_blocks_of_any_size(kernels, shape, block_size):
+    check_attention(kernels, BATCHES["mixed"], shape, block_size)
+
+
+def check_attention(kernels, batch, shape, block_size):
+    heads = make_heads(*shape, rotated=4)
+    steps = [
+        Step(make_history(heads, end, block_size, seed=index), start, end)
+        for index, (start, end) in enumerate(batch)
+    ]
+    cache = new_cache(kernels, heads, block_size)
+    before = [Step(step.history, 0, step.start) for step in steps if step.start]
+    if before:
+        run(kernels, heads, cache, block_size, before)
+    actual = run(kernels, heads, cache, block_size, steps)
+    for step, found in zip(steps, actual, strict=True):
+        check(found, expected_attention(heads, step, block_size))
+
+
+def expected_attention(heads, step, block_size):
+    """The reference on its own cache, with rotated keys of all positions up to the step's end."""
+    length = step.end
+    by_head = step.history.qkv[:length].double().view(length, -1, heads.head_dim)
+    stored = heads.num_kv_heads
+    rotated = reference.apply_rope(
+        by_head[:, :-stored], heads.cos[:length].double(), heads.sin[:length].double()
+    )
+    rows = step_rows([Step(step.history, 0, length)], block_size)
+    shape = (int(rows.block_tables.max()) + 1, block_size, stored, heads.head_dim)
+    caches = torch.zeros(shape, dtype=torch.double), torch.zeros(shape, dtype=torch.double)
+    reference.kv_write(caches[0], rotated[:, -stored:], rows.slots)
+    reference.kv_write(caches[1], by_head[:, -stored:], rows.slots)
+    attended = reference.paged_attention(
+        rotated[step.start :, : heads.num_heads],
+        caches,
+        rows.block_tables,
+        rows.context_lens,
+        torch.tensor([length - step.start]),
+    )
+    return attended.flatten(1)
+
+
+def test_positions_beyond_the_last_are_refused(kernels):
+    heads = make_heads(2, 1, 8)
+    rows = step_rows([Step(make_history(heads, 9, 16, seed=0), 8, 9)], 16)
+    with pytest.raises(IndexError, match="511"):
+        kernels.attention(heads, replace(rows, positions=rows.positions + 504))
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (torch.empty(3, 9), r"\[3, 8\]"),
+        (torch.empty(3, 8, dtype=torch.double), "float64"),
+        (torch.empty(8, 3).T, "contiguous"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_refused(kernels, x, message):
+    layer = kernels.pack(torch.randn(5, 8))
+    with pytest.raises(ValueError, match=message):
+        kernels.linear(x, layer, out=torch.empty(3, 5))
+
+
+def check(actual, expected):
+    assert actual.dtype == torch.float32
+    torch.testing.assert_close(actual.double(), expected, rtol=1e-5, atol=1e-5)

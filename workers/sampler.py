@@ -1,0 +1,135 @@
+"""From the logits of a step to what it brings: tokens, and how likely they were.
+
+Owns the way from ``SamplingParams`` to the kernels that know only rows. Plain numpy, no torch.
+Keeps nothing from step to step: what a penalty needs to know of a sequence is counted anew from
+its tokens, for far less than attention takes to look at each of them. A sequence that asks for
+nothing costs nothing beyond its token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chairlift.cluster.protocol import TokenLogprobs
+from chairlift.kernels.logits import Adjustment, adjust
+from chairlift.kernels.logprobs import log_probabilities
+from chairlift.kernels.philox import uniform
+from chairlift.kernels.sampling import sample
+from chairlift.workers.sequence import Sequence, StepPlan
+from chairlift.workers.step_arrays import sampling_arrays
+
+__all__ = ["Sampled", "sample_step", "score_prompts"]
+
+Ints = NDArray[np.int64]
+Logits = NDArray[np.float32]
+
+_SCORED_AT_ONCE = 32
+"""Rows; their logits are all the memory that scoring a prompt of any length takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One token for each slice that samples; ``logprobs`` by index into them."""
+
+    tokens: tuple[int, ...]
+    logprobs: dict[int, TokenLogprobs]
+
+
+def sample_step(plan: StepPlan, logits: Logits, eos_token_ids: Iterable[int]) -> Sampled:
+    """Choose the next token of every slice that samples.
+
+    Args:
+        plan: the step.
+        logits: (sampling slices, vocabulary); changed in place.
+        eos_token_ids: the model's own end tokens.
+    """
+    sequences = [piece.sequence for piece in plan.slices if piece.samples]
+    for row, sequence in zip(logits, sequences, strict=True):
+        adjustment = _adjustment(sequence, eos_token_ids)
+        if adjustment is not None:
+            adjust(row, adjustment)
+    arrays = sampling_arrays(plan)
+    tokens = sample(
+        logits,
+        arrays.temperature,
+        arrays.top_k,
+        arrays.top_p,
+        arrays.min_p,
+        uniform=uniform(arrays.seed, arrays.choice, arrays.position),
+    ).tolist()
+    logprobs = {
+        index: TokenLogprobs(*log_probabilities(logits[index], tokens[index], count))
+        for index, sequence in enumerate(sequences)
+        if (count := sequence.sampling.logprobs) is not None
+    }
+    return Sampled(tuple(tokens), logprobs)
+
+
+def score_prompts(
+    plan: StepPlan, logits_of: Callable[[Ints], Logits]
+) -> dict[int, tuple[TokenLogprobs, ...]]:
+    """How likely the prompt tokens were, of sequences that ask and have no output yet.
+
+    A row predicts the token after it, so the slice of tokens ``start … end - 1`` brings those of
+    ``start + 1 … end``.
+
+    Args:
+        plan: the step.
+        logits_of: rows of the step → their logits, (rows, vocabulary); called for few at a time.
+
+    Returns:
+        By index into the plan's slices.
+    """
+    scored = {}
+    first_row = 0
+    for index, piece in enumerate(plan.slices):
+        sequence = piece.sequence
+        count = sequence.sampling.prompt_logprobs
+        if count is not None and not sequence.num_output:
+            after = piece.start + 1
+            following = sequence.tokens[after : after + piece.count]
+            scored[index] = tuple(_score(following, first_row, count, logits_of))
+        first_row += piece.count
+    return scored
+
+
+def _score(
+    following: list[int], first_row: int, count: int, logits_of: Callable[[Ints], Logits]
+) -> Iterator[TokenLogprobs]:
+    for done in range(0, len(following), _SCORED_AT_ONCE):
+        tokens = following[done : done + _SCORED_AT_ONCE]
+        rows = np.arange(first_row + done, first_row + done + len(tokens))
+        for row, token in zip(logits_of(rows), tokens, strict=True):
+            yield TokenLogprobs(*log_probabilities(row, token, count))
+
+
+def _adjustment(sequence: Sequence, eos_token_ids: Iterable[int]) -> Adjustment | None:
+    """What the sequence's next logits are to suffer; None for nothing."""
+    asked = sequence.sampling
+    too_short = sequence.num_output < asked.min_tokens
+    repetition = asked.repetition_penalty != 1.0
+    counted = bool(asked.presence_penalty or asked.frequency_penalty)
+    if not (too_short or repetition or counted or asked.logit_bias or asked.allowed_token_ids):
+        return None
+    ends = () if asked.ignore_eos else eos_token_ids
+    prompt, tokens = sequence.num_prompt, sequence.tokens
+    return Adjustment(
+        biased=_ints(token for token, _ in asked.logit_bias),
+        bias=np.array([bias for _, bias in asked.logit_bias], np.float32),
+        prompt=_ints(islice(tokens, prompt if repetition else 0)),
+        output=_ints(islice(tokens, prompt, None) if repetition or counted else ()),
+        repetition=asked.repetition_penalty,
+        frequency=asked.frequency_penalty,
+        presence=asked.presence_penalty,
+        allowed=_ints(asked.allowed_token_ids),
+        forbidden=_ints((*asked.stop_token_ids, *ends) if too_short else ()),
+    )
+
+
+def _ints(tokens: Iterable[int]) -> Ints:
+    return np.fromiter(tokens, np.int64)
