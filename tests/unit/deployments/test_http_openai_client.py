@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 
 import openai
 import pytest
@@ -167,7 +168,11 @@ def test_without_a_replica_the_service_is_unavailable():
 
 
 class Gate:
-    """Lets the engine take ``steps`` steps, and no more until it is opened."""
+    """Lets the engine take ``steps`` steps, and no more until it is opened.
+
+    From then on a step takes as long as a real one: a fake model without any cost would be done
+    before a cancellation that is on its way.
+    """
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
@@ -177,6 +182,7 @@ class Gate:
     def __call__(self, plan: StepPlan) -> None:
         if self.taken >= self.steps:
             assert self._open.wait(30)
+            time.sleep(0.01)
         self.taken += 1
 
     def open(self) -> None:
