@@ -35,7 +35,7 @@ _BLOCK_SIZE = 16
 # Scaled so that a small machine is done in minutes. Prompts are scaled further: they have 74 times
 # the tokens of the outputs, and no mode can avoid computing them.
 _PROMPT_LENGTHS = "quantiles:azure_code,scale=0.0078125"
-_OUTPUT_LENGTHS = "quantiles:azure_code,scale=0.25,max=64"
+_OUTPUT_LENGTHS = "quantiles:azure_code,scale=0.5,max=128"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
