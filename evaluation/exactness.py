@@ -95,7 +95,7 @@ def _draw_sampling(dice: random.Random, index: int) -> SamplingParams:
 
 def draw_schedule(dice: random.Random, requests: Sequence[Request]) -> Schedule:
     """A schedule of some of the requests; half of the pools are too small for all at once."""
-    order = [dice.randrange(len(requests)) for _ in range(dice.randint(1, 7))]
+    order = [dice.randrange(len(requests)) for _ in range(dice.randint(1, 5))]
     longest = max(
         -(-(len(requests[i].prompt) + requests[i].sampling.max_tokens) // _BLOCK_SIZE)
         for i in order
@@ -105,7 +105,7 @@ def draw_schedule(dice: random.Random, requests: Sequence[Request]) -> Schedule:
         order=tuple(order),
         at_step=tuple(dice.choice((0, 0, 1, 2, 5, 9)) for _ in order),
         batching=dice.choice((*Batching, Batching.CONTINUOUS, Batching.CONTINUOUS)),
-        token_budget=dice.choice((3, 7, 16, 33, 64, 512)),
+        token_budget=dice.choice((5, 16, 33, 64, 512)),
         seats=dice.choice((1, 3, 6, 12)),
         num_blocks=longest + dice.randint(0, 6) if tight else _MAX_BLOCKS,
         block_size=_BLOCK_SIZE,
