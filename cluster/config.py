@@ -12,13 +12,23 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    field_validator,
+)
 
 from chairlift.cluster.errors import ConfigError
-from chairlift.cluster.protocol import Batching, Controls
+from chairlift.cluster.protocol import Batching, Controls, Priority
+from chairlift.cluster.tenants import ANONYMOUS, Tenant, Tenants
 
 __all__ = [
     "EngineConfig",
@@ -30,6 +40,7 @@ __all__ = [
     "ServiceConfig",
     "WorkersConfig",
     "cache_folder",
+    "client_headers",
     "load_config",
     "parse_bytes",
     "set_environment",
@@ -52,6 +63,14 @@ def _bytes_or_auto(value: str | int) -> str | int:
     return value if value == "auto" else parse_bytes(value)
 
 
+def _hash_of_key(value: str) -> str:
+    """The message leaves out the value, which may be a key by mistake."""
+    if not re.fullmatch("sha256:[0-9a-f]{64}", value):
+        raise ValueError("expected sha256: and 64 hexadecimal digits, as `chairlift key` prints it")
+    return value
+
+
+TenantName = Annotated[str, StringConstraints(pattern="^[A-Za-z0-9_-]{1,64}$")]
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=1)]
 BytesOrAuto = Annotated[Literal["auto"] | int, BeforeValidator(_bytes_or_auto)]
 
@@ -80,6 +99,42 @@ class HttpConfig(_Section):
     body_timeout_s: Annotated[float, Field(gt=0)] = 30.0
 
 
+class Deadlines(_Section):
+    """Seconds to the first token, by class, where a request names no deadline of its own."""
+
+    interactive: Annotated[float, Field(gt=0)] = 60.0
+    standard: Annotated[float, Field(gt=0)] = 300.0
+    batch: Annotated[float, Field(gt=0)] = 3600.0
+
+
+class TenantConfig(_Section):
+    """One tenant; ``anonymous`` is the one that is served without a key."""
+
+    keys: tuple[Annotated[str, AfterValidator(_hash_of_key)], ...] = ()
+    """Hashes of its API keys, as ``chairlift key`` prints them."""
+    weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    priority: Literal["interactive", "standard", "batch"] = "interactive"
+    """Class of its requests; a request may ask for a lower one."""
+    prompt_tokens_per_minute: Annotated[float, Field(gt=0)] | None = None
+    output_tokens_per_minute: Annotated[float, Field(gt=0)] | None = None
+    max_requests: Annotated[int, Field(ge=1)] | None = None
+    """Open at the same time."""
+    private_cache: bool = False
+    """Its prompts share no cached prefix with others'."""
+
+    def tenant(self, name: str) -> Tenant:
+        """This tenant, as those who serve it know it."""
+        return Tenant(
+            name,
+            weight=self.weight,
+            priority=Priority[self.priority.upper()],
+            prompt_tokens_per_minute=self.prompt_tokens_per_minute,
+            output_tokens_per_minute=self.output_tokens_per_minute,
+            max_requests=self.max_requests,
+            private_cache=self.private_cache,
+        )
+
+
 class RouterConfig(_Section):
     """The router deployment."""
 
@@ -89,6 +144,34 @@ class RouterConfig(_Section):
     """Requests that one router holds at most, streaming and waiting together."""
     max_choices: Annotated[int, Field(ge=1)] = 128
     """Choices of one HTTP request at most: prompts × n."""
+    max_queued: Annotated[int, Field(ge=0)] = 2048
+    """Requests that wait in one router for a replica at most."""
+    max_queued_tokens: Annotated[int, Field(ge=0)] = 4_000_000
+    """Prompt tokens of these, together."""
+    placement: Literal["prefix-aware", "least-loaded", "power-of-two", "round-robin"] = (
+        "prefix-aware"
+    )
+    look_ahead: Annotated[int, Field(ge=0)] = 2
+    """Sequences of one tenant that wait in a replica's line, so that no seat stays empty."""
+    fair: bool = True
+    """Serve tenants by weight, in routers and engines; else in order of arrival."""
+    deadlines: Deadlines = Deadlines()
+    promote_after_s: Annotated[float, Field(gt=0)] = 20.0
+    """A request that has waited this long goes one class up, and again each time."""
+    wait_for_replica_s: Annotated[float, Field(ge=0)] = 60.0
+    """How long requests wait while there is no replica at all."""
+    max_moves: Annotated[int, Field(ge=0)] = 3
+    """How often one request may go on elsewhere after a replica was lost."""
+    moves_share: Annotated[float, Field(ge=0)] = 0.1
+    """Moves of a tenant in a minute at most, as a share of its requests in that minute; …"""
+    moves_floor: Annotated[int, Field(ge=0)] = 256
+    """… but so many at least, for one replica's loss moves all that it ran."""
+    hedging: bool = False
+    """Move a sequence that has not started after the p99 of the usual time."""
+    silence_s: Annotated[float, Field(gt=0)] = 1.5
+    """A replica that says nothing for so long is lost; a worker speaks four times a second."""
+    stuck_after_s: Annotated[float, Field(gt=0)] = 20.0
+    """A replica whose step takes longer is lost, although it speaks."""
 
 
 class EngineConfig(_Section):
@@ -108,15 +191,19 @@ class EngineConfig(_Section):
     """``cpp`` computes each sequence bit for bit as if it were alone, and needs a C++ compiler at
     the first start; ``auto`` falls back to ``torch`` without one."""
     batching: Batching = Batching.CONTINUOUS
+    simulated_step_ms: Annotated[float, Field(ge=0)] | None = None
+    """Compute nothing: a step takes this long, and tokens are a function of those before them.
+    For load tests of routers and clients, on machines that could not run the model that fast."""
     prefix_cache: bool = True
     """Compute what prompts have in common once, and keep it while there is room."""
 
-    def controls(self) -> Controls:
+    def controls(self, *, fair: bool = True) -> Controls:
         """The Controls that are in force at the start."""
         return Controls(
             batching=self.batching,
             token_budget=self.token_budget,
             max_sequences=self.max_sequences,
+            fair=fair,
         )
 
 
@@ -169,6 +256,26 @@ class ServiceConfig(_Section):
     workers: WorkersConfig = WorkersConfig()
     ledger: LedgerConfig = LedgerConfig()
     ray: RayConfig = RayConfig()
+    tenants: dict[TenantName, TenantConfig] = Field(default_factory=dict)
+    """By name; without any, everybody is ``anonymous`` and needs no key."""
+
+    @field_validator("tenants")
+    @classmethod
+    def _check_keys(cls, tenants: dict[str, TenantConfig]) -> dict[str, TenantConfig]:
+        owners: dict[str, str] = {}
+        for name, tenant in tenants.items():
+            for key in tenant.keys:
+                if (owner := owners.setdefault(key, name)) != name:
+                    raise ValueError(f"{owner} and {name} have a key in common")
+        return tenants
+
+    def who_is_served(self) -> Tenants:
+        """The tenants, found by their keys."""
+        if not self.tenants:
+            return Tenants({}, ANONYMOUS)
+        named = {name: each.tenant(name) for name, each in self.tenants.items()}
+        by_key = {key: named[name] for name, each in self.tenants.items() for key in each.keys}
+        return Tenants(by_key, named.get(ANONYMOUS.name))
 
 
 def load_config(
@@ -242,15 +349,19 @@ def _one_line(error: ValidationError) -> str:
     if fault["type"] == "extra_forbidden":
         nearest = difflib.get_close_matches(location[-1], _known_keys(location[:-1]), n=1, cutoff=0)
         return f"{path}: unknown setting; did you mean {'.'.join([*location[:-1], *nearest])}?"
-    return f"{path}: {fault['msg'].removeprefix('Value error, ')} (got {fault['input']!r})"
+    message = fault["msg"].removeprefix("Value error, ")
+    if location[0] == "tenants" and ("keys" in location or fault["type"] == "value_error"):
+        return f"{path}: {message}"  # about keys, which nobody wants to see in a log
+    return f"{path}: {message} (got {fault['input']!r})"
 
 
 def _known_keys(section: list[str]) -> list[str]:
-    model: type[BaseModel] = ServiceConfig
+    model: Any = ServiceConfig
     for part in section:
-        below = model.model_fields[part].annotation
-        assert isinstance(below, type) and issubclass(below, BaseModel)
-        model = below
+        if isinstance(model, type) and issubclass(model, BaseModel):
+            model = model.model_fields[part].annotation
+        else:  # a dictionary of sections, each under a name of the user's choosing
+            model = get_args(model)[1]
     return list(model.model_fields)
 
 
@@ -264,6 +375,16 @@ def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
     # A relative path is void, says the XDG base directory specification.
     caches = Path(given) if Path(given).is_absolute() else Path("~/.cache").expanduser()
     return caches / "chairlift"
+
+
+def client_headers(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """For our own clients of a service: the API key in ``$CHAIRLIFT_API_KEY``, if there is one.
+
+    Args:
+        environment: by default the process's.
+    """
+    key = (os.environ if environment is None else environment).get("CHAIRLIFT_API_KEY")
+    return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 def set_environment(flags: Mapping[str, str]) -> None:

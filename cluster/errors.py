@@ -11,15 +11,19 @@ knows neither protocol beyond those numbers and names.
     └── RequestError                 one request ends; nothing else is harmed
         ├── InvalidRequest           400  the client must change the request (names the field)
         │   └── UnsupportedParameter 400  known to the API, not offered by this server
+        ├── Unauthorized             401  no API key, or an unknown one
         ├── NotFound                 404  no such model or path
         ├── MethodNotAllowed         405
         ├── BodyTimeout              408  the body arrived too slowly
         ├── PayloadTooLarge          413
         ├── UnsupportedMediaType     415
-        ├── Overloaded               429  try again after ``retry_after_s``
+        ├── RateLimited              429  the tenant is over a limit of its own
+        ├── Overloaded               429  the service is full; try again after ``retry_after_s``
         ├── InternalError            500  a fault of ours
+        │   └── SuspectRequest       500  replicas died while they ran it, one after the other
         ├── ReplicaLost              502  the replica that ran the request is gone
-        └── Unavailable              503  no replica can take the request now
+        ├── Unavailable              503  no replica can take the request now, or not in time
+        └── DeadlineExceeded         504  no first token came in time
 
 A client that goes away is no error: its request ends as cancelled.
 """
@@ -32,6 +36,7 @@ __all__ = [
     "BodyTimeout",
     "ChairliftError",
     "ConfigError",
+    "DeadlineExceeded",
     "InternalError",
     "InvalidRequest",
     "LedgerError",
@@ -40,9 +45,12 @@ __all__ = [
     "NotFound",
     "Overloaded",
     "PayloadTooLarge",
+    "RateLimited",
     "ReplicaLost",
     "RequestError",
     "StartupError",
+    "SuspectRequest",
+    "Unauthorized",
     "Unavailable",
     "UnsupportedMediaType",
     "UnsupportedParameter",
@@ -116,6 +124,15 @@ class UnsupportedParameter(InvalidRequest):
     default_code = "unsupported_parameter"
 
 
+class Unauthorized(RequestError):
+    """Nobody knows who asks."""
+
+    http_status = 401
+    grpc_status = "UNAUTHENTICATED"
+    kind = "authentication_error"
+    default_code = "missing_api_key"
+
+
 class NotFound(RequestError):
     """No such model or path."""
 
@@ -161,6 +178,15 @@ class UnsupportedMediaType(RequestError):
     default_code = "unsupported_media_type"
 
 
+class RateLimited(RequestError):
+    """The tenant is over a limit of its own; others are not concerned."""
+
+    http_status = 429
+    grpc_status = "RESOURCE_EXHAUSTED"
+    kind = "rate_limit_error"
+    default_code = "rate_limit_exceeded"
+
+
 class Overloaded(RequestError):
     """There is no room for the request now."""
 
@@ -172,6 +198,12 @@ class Overloaded(RequestError):
 
 class InternalError(RequestError):
     """A fault of ours."""
+
+
+class SuspectRequest(InternalError):
+    """It ran on two replicas when they died, so it may be what they died of."""
+
+    default_code = "suspect_request"
 
 
 class ReplicaLost(RequestError):
@@ -188,3 +220,11 @@ class Unavailable(RequestError):
     http_status = 503
     grpc_status = "UNAVAILABLE"
     default_code = "no_replica"
+
+
+class DeadlineExceeded(RequestError):
+    """The first token did not come in the time that the client or its class gives."""
+
+    http_status = 504
+    grpc_status = "DEADLINE_EXCEEDED"
+    default_code = "deadline_exceeded"

@@ -16,11 +16,13 @@ __all__ = [
     "PROTOCOL_VERSION",
     "Answer",
     "Batching",
+    "BlockEvents",
     "Controls",
     "Delta",
     "FinishReason",
     "Frame",
     "LoadReport",
+    "Priority",
     "Refusal",
     "ReplicaInfo",
     "Request",
@@ -29,7 +31,7 @@ __all__ = [
     "TokenLogprobs",
 ]
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 
 class FinishReason(enum.IntEnum):
@@ -40,6 +42,16 @@ class FinishReason(enum.IntEnum):
     LENGTH = 2
     CANCELLED = 3
     FAILED = 4
+    HANDED_OVER = 5
+    """The replica leaves; another one can go on after the tokens that were told."""
+
+
+class Priority(enum.IntEnum):
+    """Class of service; a lower number goes first, and nobody waits in a class for ever."""
+
+    INTERACTIVE = 0
+    STANDARD = 1
+    BATCH = 2
 
 
 class Refusal(enum.IntEnum):
@@ -114,6 +126,8 @@ class Request:
         n: number of choices.
         tenant: who is served.
         cache_salt: requests share cached prefixes only with those of the same salt.
+        priority: whom it goes before in every queue.
+        weight: the tenant's share of the service, relative to others of its class; > 0.
     """
 
     id: str
@@ -122,14 +136,25 @@ class Request:
     n: int = 1
     tenant: str = "anonymous"
     cache_salt: str = ""
+    priority: Priority = Priority.STANDARD
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A request on its way to one replica, under the handles ``handle … handle + n - 1``."""
+    """A request on its way to one replica, under the handles ``handle … handle + n - 1``.
+
+    Attributes:
+        choice: index of the first choice. A request that was split, because a replica was lost,
+            is submitted again choice by choice, each with ``n`` = 1.
+        output: tokens that the choice has already; it goes on after them as if it had never been
+            elsewhere. Only with ``n`` = 1, and fewer than ``max_tokens``.
+    """
 
     handle: int
     request: Request
+    choice: int = 0
+    output: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +170,13 @@ class LoadReport:
         tokens_computed, tokens_generated: since the start of the replica.
         cache_queries, cache_hits: prompt tokens looked up in the prefix cache, and found there,
             since the start of the replica.
+        stamp: grows with every report that is made anew; a report with a stamp that was seen
+            before says nothing new, whenever it arrives.
+        step_age_s: what the present step has taken so far; 0 between steps.
+        routers: streams that are open, so among how many routers the free seats are shared.
+        freeing: seats that are certain to be free after the next step, for their sequences reach
+            their last token with it.
+        draining: it takes no requests any more, and hands over those that it has.
     """
 
     step: int = 0
@@ -158,6 +190,25 @@ class LoadReport:
     tokens_generated: int = 0
     cache_queries: int = 0
     cache_hits: int = 0
+    stamp: int = 0
+    step_age_s: float = 0.0
+    routers: int = 1
+    draining: bool = False
+    freeing: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BlockEvents:
+    """What changed in a replica's prefix cache, by names of blocks (``cluster.block_names``).
+
+    Attributes:
+        reset: ``added`` is all there is; what was known before is void.
+        added, removed: no name stands in both.
+    """
+
+    reset: bool = False
+    added: tuple[int, ...] = ()
+    removed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +278,7 @@ class Frame:
 
     deltas: tuple[Delta, ...]
     load: LoadReport
+    blocks: BlockEvents | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +286,8 @@ class Controls:
     """The versioned limits and modes in force; a higher version replaces a lower one.
 
     ``by_person`` says who set them: a person, or software such as a policy or a configuration.
+    Without ``fair``, waiting sequences are served in order of arrival alone, whoever their tenant
+    is; priorities still hold.
     """
 
     version: int = 0
@@ -241,3 +295,4 @@ class Controls:
     token_budget: int = 512
     max_sequences: int = 32
     by_person: bool = False
+    fair: bool = True

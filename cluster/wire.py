@@ -7,11 +7,14 @@ inside.
 
 from __future__ import annotations
 
+import math
+
 from chairlift.cluster.proto import worker_pb2 as pb
 from chairlift.cluster.protocol import (
     Answer,
     Batching,
     Controls,
+    Priority,
     Refusal,
     ReplicaInfo,
     Request,
@@ -41,6 +44,10 @@ def submission_to_wire(submission: Submission) -> pb.Submit:
         n=request.n,
         sampling=_sampling_to_wire(request.sampling),
         cache_salt=request.cache_salt,
+        priority=request.priority,
+        weight=request.weight,
+        choice=submission.choice,
+        output=submission.output,
     )
 
 
@@ -50,8 +57,14 @@ def submission_from_wire(message: pb.Submit) -> Submission:
         raise ValueError("prompt: has no tokens")
     if message.n < 1:
         raise ValueError("n: must be at least 1")
+    if not 0 < message.weight < math.inf:
+        raise ValueError("weight: must be above 0")
+    if message.output and message.n != 1:
+        raise ValueError("output: only one choice can go on")
     return Submission(
         handle=message.handle,
+        choice=message.choice,
+        output=tuple(message.output),
         request=Request(
             id=message.request_id,
             tenant=message.tenant,
@@ -59,6 +72,8 @@ def submission_from_wire(message: pb.Submit) -> Submission:
             n=message.n,
             sampling=_sampling_from_wire(message.sampling),
             cache_salt=message.cache_salt,
+            priority=Priority(message.priority),
+            weight=message.weight,
         ),
     )
 
@@ -117,6 +132,7 @@ def controls_to_wire(controls: Controls) -> pb.Controls:
         token_budget=controls.token_budget,
         max_sequences=controls.max_sequences,
         by_person=controls.by_person,
+        fair=controls.fair,
     )
 
 
@@ -130,6 +146,7 @@ def controls_from_wire(message: pb.Controls) -> Controls:
         token_budget=message.token_budget,
         max_sequences=message.max_sequences,
         by_person=message.by_person,
+        fair=message.fair,
     )
 
 

@@ -13,14 +13,23 @@ from itertools import accumulate, pairwise
 from typing import Any, TypeVar
 
 from chairlift.cluster.proto import worker_pb2 as pb
-from chairlift.cluster.protocol import Delta, FinishReason, Frame, LoadReport, TokenLogprobs
+from chairlift.cluster.protocol import (
+    BlockEvents,
+    Delta,
+    FinishReason,
+    Frame,
+    LoadReport,
+    TokenLogprobs,
+)
 
 __all__ = ["frame_from_wire", "frame_to_wire"]
 
 T = TypeVar("T")
 
 
-def frame_to_wire(deltas: Sequence[Delta], load: LoadReport) -> pb.Frame:
+def frame_to_wire(
+    deltas: Sequence[Delta], load: LoadReport, blocks: BlockEvents | None = None
+) -> pb.Frame:
     return pb.Frame(
         handles=[delta.handle for delta in deltas],
         counts=[len(delta.tokens) for delta in deltas],
@@ -38,6 +47,7 @@ def frame_to_wire(deltas: Sequence[Delta], load: LoadReport) -> pb.Frame:
             for prompt, logprobs in ((False, delta.logprobs), (True, delta.prompt_logprobs))
             if logprobs
         ],
+        blocks=None if blocks is None else _blocks_to_wire(blocks),
     )
 
 
@@ -56,7 +66,8 @@ def frame_from_wire(message: pb.Frame) -> Frame:
         if row >= len(deltas):
             raise ValueError(f"frame: there is no row {row}")
         deltas[row] = replace(deltas[row], **extras)
-    return Frame(deltas=tuple(deltas), load=_load_from_wire(message.load))
+    blocks = _blocks_from_wire(message.blocks) if message.HasField("blocks") else None
+    return Frame(tuple(deltas), _load_from_wire(message.load), blocks)
 
 
 def _extras(message: pb.Frame) -> dict[int, dict[str, Any]]:
@@ -91,6 +102,14 @@ def _logprobs_from_wire(message: pb.Logprobs) -> tuple[TokenLogprobs, ...]:
     )
 
 
+def _blocks_to_wire(blocks: BlockEvents) -> pb.Blocks:
+    return pb.Blocks(reset=blocks.reset, added=blocks.added, removed=blocks.removed)
+
+
+def _blocks_from_wire(message: pb.Blocks) -> BlockEvents:
+    return BlockEvents(message.reset, tuple(message.added), tuple(message.removed))
+
+
 def _load_to_wire(load: LoadReport) -> pb.Load:
     return pb.Load(
         step=load.step,
@@ -104,6 +123,11 @@ def _load_to_wire(load: LoadReport) -> pb.Load:
         tokens_generated=load.tokens_generated,
         cache_queries=load.cache_queries,
         cache_hits=load.cache_hits,
+        stamp=load.stamp,
+        step_age_s=load.step_age_s,
+        routers=load.routers,
+        draining=load.draining,
+        freeing=load.freeing,
     )
 
 
@@ -120,6 +144,11 @@ def _load_from_wire(message: pb.Load) -> LoadReport:
         tokens_generated=message.tokens_generated,
         cache_queries=message.cache_queries,
         cache_hits=message.cache_hits,
+        stamp=message.stamp,
+        step_age_s=message.step_age_s,
+        routers=message.routers,
+        draining=message.draining,
+        freeing=message.freeing,
     )
 
 

@@ -1,4 +1,9 @@
-"""The Serve application: which deployments there are, and how they hang together."""
+"""The Serve application: which deployments there are, and how they hang together.
+
+Owns what a change of the configuration does to replicas that run. Serve compares each deployment's
+version with that of its replicas: equal versions are only scaled, others are replaced one after
+the other; ``user_config`` is told to replicas that go on.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +12,24 @@ from ray.serve.config import RequestRouterConfig
 
 from chairlift.cluster.config import ServiceConfig
 from chairlift.deployments.membership_router import MembershipRouter
-from chairlift.deployments.router_group import RouterGroup
+from chairlift.deployments.reload import router_version, worker_version
+from chairlift.deployments.router_group import DRAIN_TIMEOUT_S, RouterGroup
 from chairlift.deployments.worker_group import WorkerGroup
 
 __all__ = ["APPLICATION", "build_application"]
 
 APPLICATION = "chairlift"
 HEALTH_TIMEOUT_S = 10.0
-GRACEFUL_SHUTDOWN_S = 20.0
+WORKER_SHUTDOWN_S = 20.0
+ROUTER_SHUTDOWN_S = DRAIN_TIMEOUT_S + 20.0
 # Serve limits its own calls only; requests reach routers and workers on their own connections.
 MAX_SERVE_CALLS = 10_000
 START_ATTEMPTS = 3
+# What a worker computes with is its own affair (``workers.threads``); to Ray it counts next to
+# nothing, so that any number of them can be added while the service runs.
+WORKER_CPUS = 0.01
+# Of the replicas that are replaced: rounded up, so always one, which comes before one goes.
+SURGE_PERCENT = 1
 
 
 def build_application(config: ServiceConfig) -> serve.Application:
@@ -26,19 +38,27 @@ def build_application(config: ServiceConfig) -> serve.Application:
         "ray_actor_options": {"num_cpus": 0},
         "health_check_period_s": config.workers.health_period_s,
         "health_check_timeout_s": HEALTH_TIMEOUT_S,
-        "graceful_shutdown_timeout_s": GRACEFUL_SHUTDOWN_S,
         "graceful_shutdown_wait_loop_s": 0.1,
         "max_ongoing_requests": MAX_SERVE_CALLS,
         "max_constructor_retry_count": START_ATTEMPTS,
+        "_internal": True,  # Serve's own way to pass a version
     }
     workers = serve.deployment(name="WorkerGroup")(WorkerGroup).options(
         num_replicas=config.workers.replicas,
-        placement_group_bundles=[{"CPU": 1}],
+        version=worker_version(config),
+        placement_group_bundles=[{"CPU": WORKER_CPUS}],
         placement_group_strategy="STRICT_PACK",
         request_router_config=RequestRouterConfig(request_router_class=MembershipRouter),
+        graceful_shutdown_timeout_s=WORKER_SHUTDOWN_S,
         **common,
     )
     routers = serve.deployment(name="Router")(RouterGroup).options(
-        num_replicas=config.router.replicas, **common
+        num_replicas=config.router.replicas,
+        version=router_version(config),
+        user_config={"routers": config.router.replicas},
+        # The port stays served, even by a single router; of workers, two would not fit in memory.
+        max_surge_percent=SURGE_PERCENT,
+        graceful_shutdown_timeout_s=ROUTER_SHUTDOWN_S,
+        **common,
     )
     return routers.bind(config, workers.bind(config))

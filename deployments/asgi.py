@@ -17,12 +17,14 @@ from chairlift.cluster.errors import (
     BodyTimeout,
     PayloadTooLarge,
     RequestError,
+    Unauthorized,
     UnsupportedMediaType,
 )
 from chairlift.deployments.openai_response import error_body
 from chairlift.deployments.sse import error_event
 
 __all__ = [
+    "Application",
     "ClientGone",
     "Exchange",
     "Receive",
@@ -35,6 +37,7 @@ __all__ = [
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
 
 MAX_REQUEST_ID = 128
@@ -67,6 +70,11 @@ class Exchange:
         self._send = send
         self.request_id = _request_id(self._headers.get(b"x-request-id", b""))
         self.started = False
+
+    def header(self, name: str) -> str | None:
+        """The last header of that name; None without one."""
+        value = self._headers.get(name.lower().encode())
+        return None if value is None else value.decode(errors="replace").strip()
 
     async def read_json(self, max_bytes: int, timeout_s: float) -> bytes:
         """The whole body.
@@ -171,6 +179,8 @@ class Exchange:
         if isinstance(error, BodyTimeout):
             # The rest of the body is still to come, however slowly; do not wait for it.
             extra.append((b"connection", b"close"))
+        if isinstance(error, Unauthorized):
+            extra.append((b"www-authenticate", b"Bearer"))
         await self.respond(error.http_status, error_body(error), headers=extra)
 
     async def _start(self, status: int, headers: Headers) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
+from chairlift.cluster.config import client_headers
 from chairlift.cluster.errors import ConfigError
 from chairlift.evaluation.openai_stream import (
     ServerFault,
@@ -126,7 +127,9 @@ class Chat:
         }
         # A new session each time: a kept connection may have gone while the user was thinking.
         async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as session,
+            aiohttp.ClientSession(
+                timeout=aiohttp.ClientTimeout(total=None), headers=client_headers()
+            ) as session,
             session.post(f"{self.base}/chat/completions", json=body) as response,
         ):
             if response.status != 200:
@@ -205,7 +208,7 @@ def _write(text: str) -> None:
 
 
 async def _first_model(base: str) -> str:
-    async with aiohttp.ClientSession() as session:
+    async with aiohttp.ClientSession(headers=client_headers()) as session:
         return await first_model(session, base)
 
 

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from chairlift.deployments.openai_convert import Generation
 from chairlift.deployments.openai_response import Api, Usage
+from chairlift.router.ask import Ask
 from chairlift.router.flight import Flight, Update
 from chairlift.router.router import Router
 
@@ -96,16 +97,31 @@ async def _pump(
 
 @contextlib.asynccontextmanager
 async def take_off(router: Router, generation: Generation) -> AsyncIterator[Flights]:
-    """Submit every prompt; on leaving, whatever has not ended is cancelled.
+    """Submit every prompt and wait until all run; on leaving, whatever has not ended is cancelled.
 
-    Raises the RequestError of the first prompt that is refused; those before it are cancelled.
+    Raises the RequestError of the first prompt that is refused; the others are cancelled.
     """
-    continues = generation.api is Api.COMPLETION
     async with contextlib.AsyncExitStack() as stack:
-        flights = [
-            await stack.enter_async_context(
-                await router.submit(request, generation.stop, continues=continues)
+        flights = []
+        for request in generation.requests:
+            flight = router.submit(
+                Ask(
+                    request,
+                    generation.tenant,
+                    generation.stop,
+                    continues=generation.api is Api.COMPLETION,
+                    deadline_s=generation.deadline_s,
+                )
             )
-            for request in generation.requests
-        ]
+            flights.append(await stack.enter_async_context(flight))
+        await _all_placed(flights)
         yield Flights(flights, generation)
+
+
+async def _all_placed(flights: Sequence[Flight]) -> None:
+    try:
+        async with asyncio.TaskGroup() as group:
+            for flight in flights:
+                group.create_task(flight.placed())
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None

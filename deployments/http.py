@@ -2,8 +2,8 @@
 
 Owns the endpoints and the way of a request through them:
 
-    read ─► convert ─► submit ─► tokens … ─► end
-    └── errors are responses ──┘ └─ streamed: errors are events; otherwise still responses
+    key ─► read ─► convert ─► submit ─► placed ─► tokens … ─► end
+    └──────── errors are responses ─────────┘ └─ streamed: errors are events; else responses
 
 Written straight to ASGI: between a flight's update and the socket stand one JSON string and one
 ``send``. It knows neither sockets (``deployments.http_server``) nor how requests are placed.
@@ -24,6 +24,7 @@ import orjson
 
 from chairlift.cluster.config import HttpConfig
 from chairlift.cluster.errors import InternalError, MethodNotAllowed, NotFound, RequestError
+from chairlift.cluster.tenants import Tenant, Tenants
 from chairlift.deployments.asgi import (
     ClientGone,
     Exchange,
@@ -37,6 +38,7 @@ from chairlift.deployments.fan_in import Flights, take_off
 from chairlift.deployments.openai_convert import Converter, Generation
 from chairlift.deployments.openai_logprobs import LogprobsWriter, TokenForms
 from chairlift.deployments.openai_response import Choice, ResponseHead, response_body
+from chairlift.deployments.request_terms import TIMEOUT_HEADER, Caller, read_key, read_timeout
 from chairlift.deployments.sse import DONE, ChunkEncoder
 from chairlift.deployments.transcript import Piece, Transcript
 from chairlift.router.chat_template import ChatTemplate
@@ -51,13 +53,16 @@ logger = logging.getLogger(__name__)
 INLINE_BODY = 4096
 """Bytes; a longer body is parsed and tokenised in a thread, so that others' tokens flow on."""
 
+KEY_PREFIX = "/v1/"
+"""Below it a key is needed, where tenants are configured."""
+
 MODEL_PREFIX = "/v1/models/"
 
 SEED_HEADER = b"x-chairlift-seed"
 """The seed of each prompt, with commas between; to be sent as ``seed`` to get the same again."""
 
 Endpoint: TypeAlias = Callable[[Exchange], Awaitable[None]]
-Convert: TypeAlias = Callable[[bytes, str, int], Generation]
+Convert: TypeAlias = Callable[[bytes, Caller, int], Generation]
 
 
 @dataclass(eq=False)
@@ -70,6 +75,7 @@ class HttpApp:
         model_name: what clients call the model.
         context_length: tokens of a prompt and its answer at most; the replicas may allow less.
         max_choices: of one HTTP request, prompts times ``n``.
+        tenants: who may use it.
     """
 
     router: Router
@@ -80,6 +86,7 @@ class HttpApp:
     context_length: int
     config: HttpConfig
     max_choices: int
+    tenants: Tenants
     _started: int = field(init=False)
     _converter: Converter = field(init=False)
     _forms: TokenForms = field(init=False)
@@ -116,6 +123,8 @@ class HttpApp:
     async def _serve(self, exchange: Exchange) -> None:
         """Run the endpoint; the one place where errors become responses."""
         try:
+            if exchange.path.startswith(KEY_PREFIX):
+                self._tenant(exchange)
             method, endpoint = self._find(exchange.path)
             if exchange.method in ((method, "HEAD") if method == "GET" else (method,)):
                 await endpoint(exchange)
@@ -129,6 +138,10 @@ class HttpApp:
         except Exception:
             logger.exception("request %s failed", exchange.request_id)
             await exchange.fail(InternalError("The server failed; the fault is not in the request"))
+
+    def _tenant(self, exchange: Exchange) -> Tenant:
+        """Who asks; raises Unauthorized."""
+        return self.tenants.find(read_key(exchange.header("Authorization")))
 
     def _find(self, path: str) -> tuple[str, Endpoint]:
         """The method that a path takes, and its endpoint."""
@@ -186,9 +199,14 @@ class HttpApp:
         await self._generate(exchange, self._converter.completion)
 
     async def _generate(self, exchange: Exchange, convert: Convert) -> None:
+        caller = Caller(
+            exchange.request_id,
+            self._tenant(exchange),
+            read_timeout(exchange.header(TIMEOUT_HEADER)),
+        )
         body = await exchange.read_json(self.config.max_body, self.config.body_timeout_s)
         async with exchange.while_client_stays():
-            arguments = (body, exchange.request_id, self._limit())
+            arguments = (body, caller, self._limit())
             if len(body) > INLINE_BODY:
                 generation = await asyncio.to_thread(convert, *arguments)
             else:

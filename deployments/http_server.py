@@ -1,25 +1,33 @@
 """The HTTP listener of one router replica.
 
-Owns the socket and uvicorn; it knows nothing of the API behind it. The port is shared by
-SO_REUSEPORT, so several router replicas of one node, or an old and a new one during an update,
-listen on the same port, and the kernel spreads connections over them (see
-``docs/adr/0006-router-owned-http-port.md``).
+Owns uvicorn, and how a server leaves without a client noticing; it knows nothing of the API behind
+it. The port is shared (``deployments.listener``), so several router replicas of one node, or an
+old and a new one during an update, listen on the same port, and the kernel spreads connections
+over them (see ``docs/adr/0006-router-owned-http-port.md``).
+
+    serving ──leave──► no new connections; those open are served, and told to close ──stop──► gone
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
 import uvicorn
 
+from chairlift.deployments.asgi import Application, Receive, Scope, Send
+from chairlift.deployments.listener import has_waiting, listen, turn_deaf
+
 __all__ = ["HttpServer"]
 
-BACKLOG = 2048
 KEEP_ALIVE_S = 75
+SETTLE_S = 0.25
+"""For handshakes that are under way when a server leaves: more than a round trip."""
+LINGER_S = 2.0
+"""How long idle connections may still send a request, whose answer then tells them to close."""
+TICK_S = 0.01
 
 
 class _Server(uvicorn.Server):
@@ -29,24 +37,32 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         yield
 
+    @property
+    def has_idle(self) -> bool:
+        """Whether a connection is open that nothing is computed for."""
+        return len(self.server_state.connections) > len(self.server_state.tasks)
+
 
 class HttpServer:
     """Serves one ASGI application until ``stop``."""
 
-    def __init__(self, app: Any, host: str, port: int) -> None:
+    def __init__(self, app: Application, host: str, port: int) -> None:
+        self._app = app
         self._server = _Server(
             uvicorn.Config(
-                app,
+                self._serve,
                 log_config=None,
                 access_log=False,
                 lifespan="off",
+                interface="asgi3",
                 ws="none",
                 timeout_keep_alive=KEEP_ALIVE_S,
                 server_header=False,
             )
         )
-        self._socket = _listen(host, port)
+        self._socket = listen(host, port)
         self._task: asyncio.Task[None] | None = None
+        self._leaving = False
 
     async def start(self) -> int:
         """Begin to accept; returns the port. Raises OSError when the port is taken."""
@@ -62,27 +78,53 @@ class HttpServer:
     def alive(self) -> bool:
         return self._task is not None and not self._task.done()
 
+    async def leave(self, linger_s: float = LINGER_S) -> None:
+        """Take no new connections, and let go of those that idle.
+
+        Loses nothing while others listen on the same port: new connections go to them, none that
+        the kernel has given to this socket is reset, and a client that keeps its connection is
+        told to close it with its next response.
+        """
+        if not self.alive or self._leaving:
+            return
+        self._leaving = True
+        turn_deaf(self._socket)
+        await asyncio.sleep(SETTLE_S)
+        await _wait_while(lambda: has_waiting(self._socket), LINGER_S)
+        await asyncio.sleep(TICK_S)  # what was accepted last is under way before its server closes
+        for server in self._server.servers:
+            server.close()
+        await _wait_while(lambda: self._server.has_idle, linger_s)
+
+    async def quiet(self, timeout_s: float) -> None:
+        """Wait until no response is under way; connections that are left open are served."""
+        await _wait_while(lambda: bool(self._server.server_state.tasks), timeout_s)
+
     async def stop(self, grace_s: float) -> None:
-        """Stop accepting; responses under way get ``grace_s`` seconds, then are cut."""
+        """Leave and end; responses under way get ``grace_s`` seconds, then are cut."""
         if self._task is None:
             return
+        await self.leave()
         self._server.should_exit = True
         done, _ = await asyncio.wait([self._task], timeout=grace_s)
         if not done:
             self._server.force_exit = True
             await asyncio.wait([self._task], timeout=grace_s)
 
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The application, whose responses end their connections once we leave."""
 
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        listener.bind((host, port))
-        listener.listen(BACKLOG)
-    except OSError:
-        listener.close()
-        raise
-    listener.setblocking(False)
-    return listener
+        async def send_on(message: MutableMapping[str, Any]) -> None:
+            if self._leaving and message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (b"connection", b"close")]
+            await send(message)
+
+        await self._app(scope, receive, send_on)
+
+
+async def _wait_while(condition: Callable[[], bool], timeout_s: float) -> None:
+    """While it holds, but not for ever."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            while condition():  # noqa: ASYNC110  # neither kernel nor uvicorn would tell us
+                await asyncio.sleep(TICK_S)

@@ -52,7 +52,7 @@ class LocalCluster:
         ray.init(
             address="local",
             namespace="chairlift",
-            num_cpus=self._config.workers.replicas,
+            num_cpus=1,  # of which each worker takes next to nothing
             include_dashboard=False,
             object_store_memory=self._config.ray.object_store,
             log_to_driver=False,

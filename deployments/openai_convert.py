@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from chairlift.cluster.errors import InvalidRequest, NotFound
 from chairlift.cluster.protocol import Request
+from chairlift.cluster.tenants import ANONYMOUS, Tenant
 from chairlift.deployments.echo import Echo, make_echo
 from chairlift.deployments.openai_response import Api
 from chairlift.deployments.openai_sampling import check_token_ids, read_sampling, read_seeds
@@ -24,6 +25,7 @@ from chairlift.deployments.openai_schema import (
     Message,
     parse_body,
 )
+from chairlift.deployments.request_terms import Caller, read_deadline, read_priority, salt_for
 
 __all__ = ["ChatRenderer", "Converter", "Generation", "TextEncoder"]
 
@@ -73,6 +75,8 @@ class Generation:
         echo: for each prompt, what comes before the text of its choices; empty for nothing.
         scores_only: of the output, nothing is wanted; the one token that has to be generated is
             neither told nor counted.
+        tenant: in whose name all of the requests are.
+        deadline_s: seconds to the first token at most; None where the client does not say.
     """
 
     api: Api
@@ -82,6 +86,8 @@ class Generation:
     include_usage: bool
     echo: tuple[Echo, ...] = ()
     scores_only: bool = False
+    tenant: Tenant = ANONYMOUS
+    deadline_s: float | None = None
 
     @property
     def n(self) -> int:
@@ -122,7 +128,7 @@ class Converter:
             for id_ in range(tokenizer.vocab_size)
         )
 
-    def chat(self, body: bytes, request_id: str, limit: int) -> Generation:
+    def chat(self, body: bytes, caller: Caller, limit: int) -> Generation:
         """POST /v1/chat/completions, whose sequences may have ``limit`` tokens.
 
         Raises InvalidRequest or NotFound.
@@ -144,9 +150,9 @@ class Converter:
         else:
             room = _Room(limit, chat.max_tokens, "max_tokens")
         sized = [(prompt, room.left(prompt, "messages"))]
-        return self._generation(Api.CHAT, chat, request_id, sized)
+        return self._generation(Api.CHAT, chat, caller, sized)
 
-    def completion(self, body: bytes, request_id: str, limit: int) -> Generation:
+    def completion(self, body: bytes, caller: Caller, limit: int) -> Generation:
         """POST /v1/completions; as ``chat``."""
         completion = parse_body(CompletionBody, body)
         self.check_model(completion.model)
@@ -163,7 +169,7 @@ class Converter:
                 tokens = prompt
             sized.append((tokens, room.left(tokens, name)))
             check_token_ids(tokens, name, self._tokenizer.vocab_size)
-        generation = self._generation(Api.COMPLETION, completion, request_id, sized)
+        generation = self._generation(Api.COMPLETION, completion, caller, sized)
         if not completion.echo:
             return generation
         echo = tuple(
@@ -214,7 +220,7 @@ class Converter:
         self,
         api: Api,
         body: GenerationBody,
-        request_id: str,
+        caller: Caller,
         prompts: Sequence[tuple[list[int], int]],
     ) -> Generation:
         """``prompts``: tokens and ``max_tokens`` of each."""
@@ -224,16 +230,20 @@ class Converter:
                 f"min_tokens: must not be more than max_tokens, here {smallest}", param="min_tokens"
             )
         sampling = read_sampling(body, self._tokenizer.vocab_size)
-        options = body.stream_options
+        tenant, options = caller.tenant, body.stream_options
+        priority = read_priority(tenant, body.priority)
         return Generation(
             api=api,
             requests=tuple(
                 Request(
-                    id=request_id,
+                    id=caller.request_id,
                     prompt=tuple(prompt),
                     n=body.n,
                     sampling=replace(sampling, max_tokens=max_tokens, seed=seed),
-                    cache_salt=body.cache_salt or "",
+                    tenant=tenant.name,
+                    cache_salt=salt_for(tenant, body.cache_salt or ""),
+                    priority=priority,
+                    weight=tenant.weight,
                 )
                 for (prompt, max_tokens), seed in zip(
                     prompts, read_seeds(body, len(prompts)), strict=True
@@ -242,6 +252,8 @@ class Converter:
             stop=tuple(dict.fromkeys([body.stop] if isinstance(body.stop, str) else body.stop)),
             stream=body.stream,
             include_usage=options is not None and bool(options.include_usage),
+            tenant=tenant,
+            deadline_s=read_deadline(caller, body.deadline_ms),
         )
 
 

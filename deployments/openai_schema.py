@@ -50,6 +50,7 @@ MAX_BIASES = 1024
 MAX_LOGPROBS = 20
 """Likeliest tokens told beside each token: what OpenAI allows in chats, for both endpoints."""
 MAX_SALT_CHARACTERS = 256
+MAX_DEADLINE_MS = 2**53
 
 BodyT = TypeVar("BodyT", bound="GenerationBody")
 
@@ -96,6 +97,11 @@ def _false_is_absent(value: object) -> object:
     return None if value is False else value
 
 
+def _zero_is_absent(value: object) -> object:
+    """For what is a word here and a number at vLLM, where 0 is the usual."""
+    return None if type(value) in (int, float) and value == 0 else value
+
+
 def _text_or_list(value: object) -> str | None:
     if isinstance(value, str):
         return "#text"
@@ -138,6 +144,7 @@ def _one_of(kind: Any, expected: str) -> Discriminator:
 
 
 Integer = Annotated[int, BeforeValidator(_whole)]
+PriorityName = Literal["interactive", "standard", "batch"]
 TokenIds = Annotated[list[int], Field(fail_fast=True)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 NumLogprobs = Annotated[Integer, Field(ge=0, le=MAX_LOGPROBS)]
@@ -229,6 +236,8 @@ class GenerationBody(_Part):
     )
     ignore_eos: bool = False
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_SALT_CHARACTERS)] | None = None
+    priority: Annotated[PriorityName | None, BeforeValidator(_zero_is_absent)] = None
+    deadline_ms: Annotated[Integer, Field(ge=1, le=MAX_DEADLINE_MS)] | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
 

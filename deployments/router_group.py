@@ -1,27 +1,35 @@
 """The Serve deployment of routers: each replica holds a Router and its own HTTP listener.
 
-Owns the wiring of one router process; admission, placement and following are in ``router/``,
-the API in ``deployments/http.py``.
+Owns the wiring of one router process, and the order in which it leaves; admission, placement and
+following are in ``router/``, the API in ``deployments/http.py``.
 """
 
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from chairlift.cluster.config import ServiceConfig
 from chairlift.cluster.model_files import read_spec, resolve_model
+from chairlift.deployments import hub
 from chairlift.deployments.http import HttpApp
 from chairlift.deployments.http_server import HttpServer
+from chairlift.deployments.hub_link import HubLink
 from chairlift.deployments.membership import process_membership
 from chairlift.router.chat_template import ChatTemplate
 from chairlift.router.router import Router
 from chairlift.router.tokenizer import Tokenizer
 
-__all__ = ["RouterGroup"]
+__all__ = ["DRAIN_TIMEOUT_S", "RouterGroup"]
 
 STOP_GRACE_S = 5.0
+"""For responses under way when the whole service stops."""
+DRAIN_TIMEOUT_S = 120.0
+"""For those under way when a router makes way for another one, or for fewer."""
+STATUS_TIMEOUT_S = 2.0
 
 
 class RouterGroup:
@@ -36,9 +44,8 @@ class RouterGroup:
         tokenizer = await asyncio.to_thread(Tokenizer.load, path)
         template = await asyncio.to_thread(ChatTemplate.load, path, tokenizer)
         model_name = config.model.name or spec.name
-        self._router = Router(
-            tokenizer, max_requests=config.router.max_requests, model_name=model_name
-        )
+        self._talk: asyncio.Task[None] | None = None
+        self._router = Router(tokenizer, config.router, model_name=model_name)
         app = HttpApp(
             self._router,
             tokenizer,
@@ -47,12 +54,25 @@ class RouterGroup:
             context_length=spec.context_length,
             config=config.http,
             max_choices=config.router.max_choices,
+            tenants=config.who_is_served(),
         )
         # options() makes the handle subscribe to membership; no request goes through it.
         self._workers = workers.options(method_name="check_health")
         process_membership().listen(self._router.update_members)
         self._server = HttpServer(app, config.http.host, config.http.port)
         await self._server.start()
+
+    async def reconfigure(self, user_config: dict[str, Any]) -> None:
+        """Called by Serve at the start, and when ``user_config`` has changed.
+
+        A router that is alone has nobody to talk to, and needs no Hub.
+        """
+        if user_config["routers"] > 1 and self._talk is None:
+            link = HubLink(self._router.id, self._router.share, hub.connect)
+            self._talk = asyncio.create_task(link.run(), name="talk with the Hub")
+        elif user_config["routers"] == 1 and self._talk is not None:
+            self._talk.cancel()
+            self._talk = None
 
     def check_health(self) -> None:
         """Raises when the listener has ended."""
@@ -61,6 +81,25 @@ class RouterGroup:
 
     async def __del__(self) -> None:
         """Called by Serve on a graceful stop."""
-        if hasattr(self, "_server"):
-            await self._server.stop(STOP_GRACE_S)
-            await self._router.close()
+        if not hasattr(self, "_server"):
+            return
+        if await _service_stops():
+            await self._server.leave(linger_s=0.0)
+            await self._router.drain(STOP_GRACE_S)
+        else:
+            # Others take what is new; a client that keeps its connection to us is served here.
+            await self._server.leave()
+            await self._server.quiet(DRAIN_TIMEOUT_S)
+        if self._talk is not None:
+            self._talk.cancel()
+        await self._router.close()  # what is still open ends with an error that says so
+        await self._server.stop(STOP_GRACE_S)
+
+
+async def _service_stops() -> bool:
+    """Whether it is not this router alone that goes; also when nobody can tell any more."""
+    try:
+        status = await asyncio.wait_for(asyncio.to_thread(serve.status), STATUS_TIMEOUT_S)
+    except Exception:
+        return True
+    return all(each.status == "DELETING" for each in status.applications.values())

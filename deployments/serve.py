@@ -1,15 +1,18 @@
 """``chairlift serve``: start everything on this machine, say how to use it, stop it all again.
 
-Owns the order of a start, its progress on the screen, and the signals.
+Owns the order of a start, its progress on the screen, and the signals: SIGINT and SIGTERM stop it,
+SIGHUP makes it read its configuration again.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import re
 import signal
+import sys
 import threading
 import time
 import urllib.request
@@ -25,7 +28,8 @@ from chairlift.cluster.errors import StartupError
 from chairlift.cluster.model_spec import ModelSpec
 from chairlift.cluster.protocol import Batching
 from chairlift.deployments.local_cluster import LocalCluster, replica_progress
-from chairlift.deployments.preflight import preflight
+from chairlift.deployments.preflight import Checked, preflight, preflight_reload
+from chairlift.deployments.reload import changes
 
 if TYPE_CHECKING:
     from ray.serve.schema import ApplicationStatusOverview
@@ -67,28 +71,56 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal; 0 after a clean stop. Raises StartupError."""
     overrides = {path: getattr(arguments, flag) for flag, path in FLAG_PATHS.items()}
+    load = functools.partial(load_config, arguments.config, overrides)
     console = Console()
-    checked = preflight(load_config(arguments.config, overrides))
-    stop = _StopSignal()
+    checked = preflight(load())
+    signals = _Signals(reloads=arguments.config is not None)
     with contextlib.ExitStack() as stack:
         with _Progress(console) as progress:
             progress("starting Ray", 0.0)
             cluster = stack.enter_context(LocalCluster(checked.config))
-            stop.listen()
+            signals.listen()
             try:
-                _deploy(checked.config, progress, stop)
+                _deploy(checked.config, progress, signals)
             except StartupError as error:
                 raise StartupError(f"{error} (logs: {cluster.folder})") from None
-        if not stop.is_set():
+        if not signals.stopped:
             _print_ready(console, checked.config, checked.spec)
-            stop.wait()
+        while not signals.wait(POLL_S):
+            if signals.take_reload():
+                checked = _reload(console, load, checked, signals)
         console.print("stopping …")
     console.print("stopped")
     return 0
 
 
-def _deploy(config: ServiceConfig, report: Callable[[str, float], None], stop: _StopSignal) -> None:
-    """Deploy the application and wait until all of it serves, or until ``stop``."""
+def _reload(
+    console: Console, load: Callable[[], ServiceConfig], running: Checked, signals: _Signals
+) -> Checked:
+    """Apply the configuration as it now is; returns what then runs."""
+    say = functools.partial(console.print, markup=False, highlight=False, soft_wrap=True)
+    try:
+        checked = preflight_reload(load(), running)
+    except StartupError as error:
+        say(f"configuration refused, the old one stays: {error}")
+        return running
+    lines = changes(running.config, checked.config)
+    for line in lines:
+        say(f"configuration: {line}")
+    try:
+        if lines:
+            _deploy(checked.config, lambda stage, fraction: None, signals)
+    except StartupError as error:
+        say(f"configuration not applied, back to the old one: {error}")
+        with contextlib.suppress(StartupError):  # what runs of the old one goes on in any case
+            _deploy(running.config, lambda stage, fraction: None, signals)
+        return running
+    say("configuration applied" if lines else "configuration applied: nothing has changed")
+    return checked
+
+
+def _deploy(config: ServiceConfig, report: Callable[[str, float], None], signals: _Signals) -> None:
+    """Deploy the application and wait until all of it serves, or until a signal."""
     from ray import serve
 
     from chairlift.deployments.application import APPLICATION, build_application
@@ -99,7 +131,7 @@ def _deploy(config: ServiceConfig, report: Callable[[str, float], None], stop: _
         wait_for_applications_running=False,
     )
     deadline = time.monotonic() + config.workers.start_timeout_s
-    while not stop.wait(POLL_S):
+    while not signals.wait(POLL_S):
         status = serve.status().applications[APPLICATION]
         if status.status == "DEPLOY_FAILED":
             raise StartupError(_failure(status))
@@ -161,23 +193,43 @@ def _print_ready(console: Console, config: ServiceConfig, spec: ModelSpec) -> No
     console.print("\nCtrl-C stops it.\n")
 
 
-class _StopSignal:
-    """An event that SIGINT or SIGTERM sets; a second SIGINT interrupts at once."""
+class _Signals:
+    """What SIGINT, SIGTERM and SIGHUP have asked for; a second SIGINT interrupts at once.
 
-    def __init__(self) -> None:
-        self._event = threading.Event()
-        self.is_set, self.wait = self._event.is_set, self._event.wait
+    Without ``reloads`` there is no file to read again, and SIGHUP stops, as it does where the
+    terminal has gone.
+    """
+
+    def __init__(self, *, reloads: bool) -> None:
+        self._stop = threading.Event()
+        self._reloads = reloads
+        self._reload = False
+        self._on_terminal = sys.stdout.isatty()
+        self.wait = self._stop.wait
         self.listen()
+
+    @property
+    def stopped(self) -> bool:
+        return self._stop.is_set()
+
+    def take_reload(self) -> bool:
+        """Whether SIGHUP has come since the last call."""
+        asked, self._reload = self._reload, False
+        return asked
 
     def listen(self) -> None:
         """Take the signals; again after Ray, which takes SIGTERM for itself when it starts."""
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._handle)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._event.is_set():
+        hung_up = self._on_terminal and not sys.stdout.isatty()
+        if number == signal.SIGHUP and self._reloads and not hung_up:
+            self._reload = True
+            return
+        if self._stop.is_set():
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        self._event.set()
+        self._stop.set()
 
 
 class _Progress:

@@ -1,7 +1,7 @@
 """The Ray actor that holds one shard of a model: rank 0 of its group, and its only rank so far.
 
 A thin shell around ``workers.replica``: Ray calls on one side, the replica's thread and stream
-server on the other. torch is imported here, in the worker's own process, and nowhere above.
+server on the other. torch is imported in the worker's own process, and nowhere above.
 """
 
 from __future__ import annotations
@@ -55,8 +55,13 @@ class Worker:
         """Process id, for those who watch or kill it."""
         return os.getpid()
 
+    async def drain(self) -> None:
+        """Hand over every open sequence; the replica takes no new ones."""
+        if self._replica is not None:
+            await self._replica.drain()
+
     async def stop(self) -> None:
-        """End every open sequence and the loop."""
+        """Drain, and end the loop."""
         if self._replica is not None:
             await self._replica.stop()
 

@@ -1,7 +1,8 @@
 """The Serve deployment of worker replicas: one replica of it is one group of Workers.
 
 Owns the group's life: it starts the Worker in its placement group, tells Serve (and so every
-router) where rank 0 listens, watches it, and stops it. No token passes through here.
+router) where rank 0 listens, watches it, and stops it. No token passes through here. Serve takes a
+group from the members before it stops it, and routers keep a stream until all on it has ended.
 """
 
 from __future__ import annotations
@@ -52,6 +53,6 @@ class WorkerGroup:
             raise RuntimeError(f"worker unfit: {fault}")
 
     async def __del__(self) -> None:
-        """Called by Serve on a graceful stop."""
+        """Called by Serve on a graceful stop; open sequences are handed over to other groups."""
         if hasattr(self, "_worker"):
             await asyncio.wait_for(self._worker.stop.remote(), STOP_TIMEOUT_S)

@@ -20,6 +20,7 @@ from pathlib import Path
 import aiohttp
 import uvloop
 
+from chairlift.cluster.config import client_headers
 from chairlift.cluster.errors import ConfigError
 from chairlift.evaluation.arrivals import arrival_times, parse_arrivals
 from chairlift.evaluation.bench_report import RunProgress, print_summary, write_json
@@ -212,7 +213,7 @@ def _arrivals(arguments: argparse.Namespace) -> Iterator[Arrival]:
 async def _find_target(arguments: argparse.Namespace, base: str) -> Target:
     model = arguments.model
     if model is None:
-        async with aiohttp.ClientSession() as session:
+        async with aiohttp.ClientSession(headers=client_headers()) as session:
             model = await first_model(session, base)
     return Target(
         base=base,
@@ -229,7 +230,9 @@ async def _drive(
     """Send everything and follow it to its end."""
     connector = aiohttp.TCPConnector(limit=0)
     timeout = aiohttp.ClientTimeout(total=None)
-    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+    async with aiohttp.ClientSession(
+        connector=connector, timeout=timeout, headers=client_headers()
+    ) as session:
         start = time.monotonic()
 
         def clock() -> float:

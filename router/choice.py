@@ -1,13 +1,13 @@
 """One choice of a request: tokens that arrived, and what its reader is told of them.
 
-Owns the tokens that were not read yet and the state of the text. It knows neither streams nor the
+Owns its tokens and the state of its text. It knows where it runs, but neither streams nor the
 other choices.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from chairlift.cluster.protocol import Delta, FinishReason, Request, TokenLogprobs
 from chairlift.router.detokenizer import Detokenizer
@@ -15,7 +15,7 @@ from chairlift.router.metrics import RouterMetrics
 from chairlift.router.scored_text import ScoredText, ScoredToken
 from chairlift.router.tokenizer import Tokenizer
 
-__all__ = ["Choice", "Finish", "Update", "Words", "lacks_logprobs", "start_text"]
+__all__ = ["Choice", "Finish", "Place", "Update", "Words", "lacks_logprobs", "start_text"]
 
 Finish = Literal["stop", "length"]
 
@@ -82,8 +82,22 @@ def lacks_logprobs(request: Request, delta: Delta, *, first: bool) -> bool:
     return len(delta.prompt_logprobs) != len(request.prompt) - 1
 
 
+class Place(Protocol):
+    """Where a choice waits or runs."""
+
+    def cancel(self, choice: int) -> None:
+        """Nobody wants this choice any more."""
+
+
 class Choice:
-    """One choice: tokens that arrived and were not read, and the state of its text."""
+    """One choice: its tokens, and the state of its text.
+
+    Attributes:
+        output: all tokens that arrived, for a replica that has to go on after them.
+        place: where it waits or runs; None when it has ended there.
+        finish: set when its reader has been told the end.
+        num_tokens: those that were read.
+    """
 
     __slots__ = (
         "_arrived_at",
@@ -96,17 +110,16 @@ class Choice:
         "_untold",
         "cached_tokens",
         "finish",
-        "handle",
         "index",
         "num_tokens",
-        "running",
+        "output",
+        "place",
     )
 
-    def __init__(self, index: int, handle: int, text: Detokenizer | ScoredText) -> None:
+    def __init__(self, index: int, text: Detokenizer | ScoredText) -> None:
         self.index = index
-        self.handle = handle
-        self.running = True
-        """The replica still works on it."""
+        self.place: Place | None = None
+        self.output: list[int] = []
         self.finish: Finish | None = None
         self.num_tokens = 0
         self.cached_tokens = 0
@@ -124,9 +137,21 @@ class Choice:
         """No token has arrived."""
         return self._measured_at is None
 
+    @property
+    def goes_on(self) -> bool:
+        """More tokens are to come, and somebody wants them."""
+        return self._end is None and self.finish is None
+
+    def give_up(self) -> None:
+        """Nobody wants more of it: tell whoever works on it."""
+        place, self.place = self.place, None
+        if place is not None:
+            place.cancel(self.index)
+
     def receive(self, delta: Delta, at: float) -> None:
         self.cached_tokens += delta.cached_tokens
         if delta.tokens:
+            self.output.extend(delta.tokens)
             self._tokens.extend(delta.tokens)
             self._arrived_at = at
             if self._measured_at is None:
@@ -138,7 +163,7 @@ class Choice:
                 self._text.score(delta.logprobs)
         if delta.finish is not None:
             self._end = delta.finish
-            self.running = False
+            self.place = None
 
     def take(self, metrics: RouterMetrics) -> Update | None:
         """What was not read yet; None while it is no whole character and no end."""

@@ -1,8 +1,8 @@
-"""One request on its way, from its placement to its end.
+"""One request on its way, from its submission to its end.
 
 Owns which choices have news, and the request's one ending; what a choice's tokens become is the
-business of ``choice``. It knows which stream carries it, but neither members nor admission; the
-router places it, and places it again when that replica is lost before the first token.
+business of ``choice``, where they run that of the router, which moves them from replica to
+replica without a reader noticing.
 
     receive (event loop, per delta)  ──►  choice.tokens  ──►  next turn of the reader: text, Update
 
@@ -13,13 +13,15 @@ more than its own tokens.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
-from chairlift.cluster.errors import InternalError, ReplicaLost, RequestError
-from chairlift.cluster.protocol import Delta, FinishReason, Request
+from chairlift.cluster.errors import InternalError, RequestError
+from chairlift.cluster.protocol import Delta
+from chairlift.router.ask import Ask
 from chairlift.router.choice import (
     Choice,
     Finish,
@@ -29,17 +31,10 @@ from chairlift.router.choice import (
     start_text,
 )
 from chairlift.router.metrics import Outcome, RequestEnd, RouterMetrics
+from chairlift.router.ticket import Ticket
 from chairlift.router.tokenizer import Tokenizer
 
-__all__ = ["Carrier", "Finish", "Flight", "FlightSupport", "Update"]
-
-MAX_PLACEMENTS = 3
-
-
-class Carrier(Protocol):
-    """The stream that carries a request."""
-
-    def cancel(self, handles: Iterable[int]) -> None: ...
+__all__ = ["Finish", "Flight", "FlightSupport", "Update"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +42,12 @@ class FlightSupport:
     """What a flight needs of its router.
 
     Attributes:
-        place: finds a replica that accepts the flight and calls ``attach`` on it; raises
-            RequestError when there is none.
         ended: told once, when the flight has ended.
     """
 
     tokenizer: Tokenizer
     metrics: RouterMetrics
     clock: Callable[[], float]
-    place: Callable[[Flight], Awaitable[None]]
     ended: Callable[[Flight], None]
 
 
@@ -65,100 +57,115 @@ class Flight:
     Use it as a context manager: leaving it stops whatever is unfinished.
 
     Attributes:
-        request: what was asked for.
-        placements: replicas that accepted it, one after the other.
+        ask: what was asked for, and on what terms.
+        request: the first part of it.
+        prompt_tokens: of that.
+        choices: in order.
+        expires_at: when the first token must have come, by the router's clock.
+        losses: of replicas that ran it, in order; what for is the router's business.
+        first_token_at: None while none has come.
         outcome: None while it is open.
         cached_tokens: prompt tokens that came from the prefix cache, for the luckiest choice.
     """
 
-    def __init__(
-        self,
-        request: Request,
-        stop: tuple[str, ...],
-        support: FlightSupport,
-        *,
-        continues: bool = False,
-    ) -> None:
-        """``continues``: the text goes on from the prompt's, rather than being an answer to it."""
-        self.request = request
-        self.placements = 0
+    def __init__(self, ask: Ask, deadline_s: float, support: FlightSupport) -> None:
+        self.ask = ask
+        self.request = ask.request
+        self.prompt_tokens = len(ask.request.prompt)
+        self.losses: dict[tuple[object, str], None] = {}
+        self.first_token_at: float | None = None
         self.outcome: Outcome | None = None
         self.cached_tokens = 0
         self._support = support
-        wanted = (request.sampling.logprobs, request.sampling.prompt_logprobs)
-        self._scored = wanted != (None, None)
-        self._words = Words(support.tokenizer, stop, continues)
         self._started_at = support.clock()
-        self._first_token_at: float | None = None
-        self._carrier: Carrier | None = None
-        self._choices: list[Choice] = []
+        self.expires_at = self._started_at + deadline_s
+        self._placed = False
         self._news: dict[int, Choice] = {}
-        self._lost: str | None = None
         self._error: RequestError | None = None
         self._wake = asyncio.Event()
-
-    @property
-    def prompt_tokens(self) -> int:
-        return len(self.request.prompt)
+        words = Words(support.tokenizer, ask.stop, ask.continues)
+        self.choices = [
+            Choice(index, start_text(ask.request, words)) for index in range(ask.request.n)
+        ]
 
     @property
     def output_tokens(self) -> int:
         """Tokens of all choices that were read; a stop string's last token is the last to count."""
-        return sum(choice.num_tokens for choice in self._choices)
+        return sum(choice.num_tokens for choice in self.choices)
 
-    def attach(self, carrier: Carrier, handle: int) -> None:
-        """The request goes to ``carrier`` under ``handle``, and starts from its prompt."""
-        self._carrier = carrier
-        self._lost = None
-        self._news.clear()
-        self.cached_tokens = 0
-        self._choices = [
-            Choice(index, handle + index, start_text(self.request, self._words))
-            for index in range(self.request.n)
-        ]
+    def first_ticket(self) -> Ticket:
+        """All choices together, from the begin; to be asked for once."""
+        ticket = Ticket(self, self.request, self._started_at, self.expires_at)
+        for choice in self.choices:
+            choice.place = ticket
+        return ticket
 
-    def receive(self, delta: Delta, at: float) -> None:
-        """News from the replica, which arrived at ``at``."""
-        choice = self._choices[delta.handle - self._choices[0].handle]
-        if self._scored and lacks_logprobs(self.request, delta, first=choice.is_new):
-            self._error = InternalError("the replica left out log probabilities")
-            self._wake.set()
+    def next_ticket(self, index: int, now: float) -> Ticket | None:
+        """One choice, to go on after what has come of it; None when nobody wants more of it."""
+        choice = self.choices[index]
+        if self.outcome is not None or not choice.goes_on:
+            return None
+        ticket = Ticket(
+            self,
+            self.request if self.request.n == 1 else replace(self.request, n=1),
+            queued_at=now,
+            # What has begun is not turned away for its deadline.
+            expires_at=self.expires_at if self.first_token_at is None else math.inf,
+            choice=index,
+            output=tuple(choice.output),
+            under_way=True,
+        )
+        choice.place = ticket
+        return ticket
+
+    def accept(self) -> None:
+        """A replica has accepted it."""
+        self._placed = True
+        self._wake.set()
+
+    async def placed(self) -> None:
+        """Until a replica has accepted it; raises the RequestError that it was turned away with.
+
+        Cancelling this call cancels the request.
+        """
+        try:
+            while not self._placed and self.outcome is None:
+                self._wake.clear()
+                await self._wake.wait()
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+        if not self._placed and self._error is not None:
+            raise self._error
+
+    def receive(self, index: int, delta: Delta, at: float) -> None:
+        """News of one choice, which arrived at ``at``; its end only if it is a real one."""
+        choice = self.choices[index]
+        if lacks_logprobs(self.request, delta, first=choice.is_new):
+            self.fail(InternalError("the replica left out log probabilities"))
             return
         choice.receive(delta, at)
-        self._news[choice.index] = choice
+        self._news[index] = choice
         self.cached_tokens = max(self.cached_tokens, choice.cached_tokens)
         if delta.tokens:
             self._support.metrics.generated_tokens += len(delta.tokens)
-            if self._first_token_at is None:
-                self._first_token_at = at
+            if self.first_token_at is None:
+                self.first_token_at = at
                 self._support.metrics.first_token(self.prompt_tokens, at - self._started_at)
-        if delta.finish is FinishReason.FAILED:
-            self._error = InternalError("the replica could not compute this request")
-        elif delta.finish is FinishReason.CANCELLED:
-            self._error = ReplicaLost("the replica gave up this request")
         self._wake.set()
 
-    def lose(self, reason: str) -> None:
-        """The stream to the replica broke."""
-        self._lost = reason
-        self._wake.set()
-
-    def cancel(self, error: RequestError | None = None) -> None:
-        """End it here and at the replica; a reader that goes on gets ``error``, if any."""
+    def fail(self, error: RequestError) -> None:
+        """End it here and at the replicas; the reader gets what has come, then ``error``."""
         if self.outcome is None:
             self._error = error
-            self._end(Outcome.CANCELLED, "abort")
+            self._end(Outcome.FAILED if self._placed else Outcome.REJECTED, error.code)
 
-    def reject(self, error: BaseException) -> None:
-        """It could not be placed at all."""
-        if self.outcome is not None:
-            return
-        if isinstance(error, RequestError):
-            self._end(Outcome.REJECTED, error.code)
-        elif isinstance(error, asyncio.CancelledError):
+    def cancel(self, error: RequestError | None = None) -> None:
+        """End it here and at the replicas; a reader that goes on gets ``error``, if any."""
+        if self.outcome is None:
+            self._error = error
+            self._news.clear()
             self._end(Outcome.CANCELLED, "abort")
-        else:
-            self._end(Outcome.FAILED, InternalError.default_code)
 
     async def __aenter__(self) -> Self:
         return self
@@ -176,19 +183,15 @@ class Flight:
 
     async def __anext__(self) -> list[Update]:
         """All news since the last turn, at least one update; RequestError when it failed."""
-        while self.outcome is None:
+        while True:
             if updates := self._take():
                 return updates
             if self._error is not None:
-                self._end(Outcome.FAILED, self._error.code)
-            elif self._lost is not None:
-                await self._recover(self._lost)
-            else:
-                self._wake.clear()
-                await self._wake.wait()
-        if self._error is not None:
-            raise self._error
-        raise StopAsyncIteration
+                raise self._error
+            if self.outcome is not None:
+                raise StopAsyncIteration
+            self._wake.clear()
+            await self._wake.wait()
 
     def _take(self) -> list[Update]:
         """Turn what arrived into text; ends the flight with the last choice's last update."""
@@ -198,41 +201,23 @@ class Flight:
         for choice in self._news.values():
             if (update := choice.take(self._support.metrics)) is not None:
                 updates.append(update)
-                if choice.finish is not None and choice.running and self._carrier is not None:
-                    choice.running = False
-                    self._carrier.cancel([choice.handle])
+                if choice.finish is not None:
+                    choice.give_up()
         self._news.clear()
-        if all(choice.finish for choice in self._choices):
-            cut = any(choice.finish == "length" for choice in self._choices)
+        if self.outcome is None and all(choice.finish for choice in self.choices):
+            cut = any(choice.finish == "length" for choice in self.choices)
             self._end(Outcome.FINISHED, "length" if cut else "stop")
         return updates
-
-    async def _recover(self, reason: str) -> None:
-        """The replica is lost: start again elsewhere if the reader cannot notice, else fail."""
-        if self._first_token_at is None and self.placements < MAX_PLACEMENTS:
-            try:
-                await self._support.place(self)
-            except asyncio.CancelledError:
-                self._lost = reason  # the attempt was taken back; the next turn tries again
-                raise
-            except RequestError as error:
-                reason = f"{reason}; {error.message}"
-            else:
-                self._support.metrics.resubmitted += 1
-                return
-        if self.outcome is None:
-            self._error = ReplicaLost(f"the replica that ran this request is gone ({reason})")
-            self._end(Outcome.FAILED, self._error.code)
 
     def _end(self, outcome: Outcome, label: str) -> None:
         """The only way out: everything is given back here, once."""
         self.outcome = outcome
-        running = [choice.handle for choice in self._choices if choice.running]
-        if running and self._carrier is not None:
-            self._carrier.cancel(running)
-        first = self._first_token_at
+        for choice in self.choices:
+            choice.give_up()
+        first = self.first_token_at
         self._support.metrics.end(
             RequestEnd(
+                tenant=self.request.tenant,
                 outcome=outcome,
                 label=label,
                 duration_s=self._support.clock() - self._started_at,

@@ -26,8 +26,9 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from chairlift.router.placement import ReplicaView
+from chairlift.router.tenant_metrics import TenantMetrics
 
-__all__ = ["Histogram", "Outcome", "RequestEnd", "RouterMetrics"]
+__all__ = ["Histogram", "Move", "Outcome", "RequestEnd", "RouterMetrics"]
 
 FIRST_TOKEN_EDGES = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1),
@@ -46,11 +47,20 @@ class Outcome(enum.StrEnum):
     FAILED = "failed"
 
 
+class Move(enum.StrEnum):
+    """Why a choice went on at another replica."""
+
+    LOST = "lost"
+    DRAINED = "drained"
+    HEDGED = "hedged"
+
+
 @dataclass(frozen=True, slots=True)
 class RequestEnd:
     """How one request ended.
 
     Attributes:
+        tenant: whose it was.
         label: ``stop`` or ``length`` if it finished, ``abort`` if it was cancelled, else the
             error's code.
         duration_s: from its start here to its end here.
@@ -58,6 +68,7 @@ class RequestEnd:
         output_tokens: of all choices together.
     """
 
+    tenant: str
     outcome: Outcome
     label: str
     duration_s: float
@@ -94,18 +105,36 @@ class RouterMetrics:
     Attributes:
         started: requests that were ever submitted.
         ended: the same requests by outcome; what is missing is still open.
+        moved: choices that went on elsewhere, by reason.
         generated_tokens: output tokens that arrived, whoever read them.
     """
 
-    def __init__(self, model_name: str, replicas: Callable[[], Sequence[ReplicaView]]) -> None:
+    def __init__(
+        self,
+        model_name: str,
+        replicas: Callable[[], Sequence[ReplicaView]],
+        *,
+        router_id: str = "",
+        tenants: TenantMetrics | None = None,
+    ) -> None:
+        """Start at zero.
+
+        Args:
+            model_name: a label.
+            replicas: what is known of each, when the page is read.
+            router_id: a label, where several routers answer at one address.
+            tenants: told of every ending, and of the page.
+        """
         self.started = 0
         self.ended = dict.fromkeys(Outcome, 0)
-        self.resubmitted = 0
+        self.moved = dict.fromkeys(Move, 0)
         self.generated_tokens = 0
         self._prompt_tokens = 0
         self._replicas = replicas
-        self._model = {"model_name": model_name}
-        self._convention = {
+        self._tenants = tenants
+        router = {"router": router_id} if router_id else {}
+        self._model = {"model_name": model_name} | router
+        self._convention = router | {
             "gen_ai_operation_name": "text_completion",
             "gen_ai_provider_name": "chairlift",
             "gen_ai_request_model": model_name,
@@ -137,6 +166,8 @@ class RouterMetrics:
         """A request ended; call once for each that started."""
         self.ended[end.outcome] += 1
         self._labels[end.outcome, end.label] += 1
+        if self._tenants is not None:
+            self._tenants.end(end.tenant, end.outcome.value, end.label)
         if end.outcome is not Outcome.FINISHED or end.first_token_s is None:
             return
         self._finished_duration.observe(end.duration_s)
@@ -153,6 +184,8 @@ class RouterMetrics:
         yield from self._request_families()
         yield from self._latency_families()
         yield from self._replica_families()
+        if self._tenants is not None:
+            yield from self._tenants.families()
 
     def _request_families(self) -> Iterator[Metric]:
         prefix = "chairlift_requests"
@@ -161,8 +194,11 @@ class RouterMetrics:
             name, text = f"{prefix}_{outcome}", f"Requests that ended as {outcome}."
             yield _counter(name, text, self._model, number)
         yield _gauge(f"{prefix}_open", "Requests that have not ended.", self._model, self.open)
-        text = "Requests sent to another replica after the first was lost."
-        yield _counter(f"{prefix}_resubmitted", text, self._model, self.resubmitted)
+        text = "Choices that went on at another replica, by what happened to the one before."
+        moves = CounterMetricFamily("chairlift_moves", text, labels=[*self._model, "reason"])
+        for move, number in self.moved.items():
+            moves.add_metric([*self._model.values(), move.value], number)
+        yield moves
         text = "Prompt tokens of requests whose first token arrived."
         yield _counter("vllm:prompt_tokens", text, self._model, self._prompt_tokens)
         text = "Output tokens that arrived."

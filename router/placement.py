@@ -1,20 +1,58 @@
-"""Which replica gets the next request, and when a full service is worth another try.
+"""Which replica gets the next request, and whether any has room for it at all.
 
-Owns the choice, as pure functions over snapshots; it knows no streams and reads no clock.
+Owns the rule, over snapshots; it knows no streams, reads no clock, and draws from the random
+source that it is given.
+
+    filter: ready, not draining, long enough, has credits or a place in its line
+      → tier: a free seat for each choice, a free seat, one after the next step, a place in line;
+        unknown load last of all
+        → score: the policy's
+          → pick
+
+What a replica may be given is bounded, so that requests wait here, where it can still be chosen
+who is next, and not there. *Credits* are for free seats; R routers that see the same report spend
+no more than there are:
+
+    ├──────────────────── seats ────────────────────┤
+    ├─ running, waiting ─┼────────── free ──────────┤
+                           each router: its share, less what it has sent since
+
+Where no seat is free, each tenant may have a few sequences in a replica's line, its *look-ahead*,
+so that a seat is taken the moment that it is free, and by whom fairness says: a tenant that was
+served little overtakes others there, instead of waiting here until their line has moved.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
-from chairlift.cluster.protocol import LoadReport, ReplicaInfo
+from chairlift.cluster.protocol import LoadReport, Priority, ReplicaInfo
+from chairlift.router.sent import Unstarted
 
-__all__ = ["ReplicaView", "candidates", "max_sequence_tokens", "retry_after_s"]
+__all__ = [
+    "Need",
+    "Placement",
+    "ReplicaView",
+    "credits",
+    "fits_nowhere",
+    "has_place_in_line",
+    "max_sequence_tokens",
+    "retry_after_s",
+]
 
 SEQUENCE_TOKENS = 128
 """What a sequence counts for besides its uncomputed tokens: the output that it is still to have,
 which nobody knows yet."""
+
+RATE_SPREAD = 2.0
+"""How far a replica's measured rate is believed to differ from the mean: besides the hardware, it
+shows what happened to be computed."""
+
+CLOSE = 1.2
+"""A second-best that costs no more than so many times the best has its chance, for the snapshots
+are of a moment ago and other routers see the same ones."""
 
 MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
 
@@ -32,6 +70,9 @@ class ReplicaView:
         sent_sequences: sequences that this router has sent and no report covers yet.
         sent_tokens: the prompt tokens of those, counted once per sequence.
         tokens_per_s: measured speed, prompt and output tokens together; None when not known.
+        open_sequences: that this router has there, whether reported or not.
+        full: it refused a request for want of room, and has reported nothing since.
+        unstarted: what this router has there without a token so far, by tenant and class.
     """
 
     replica_id: str
@@ -42,6 +83,9 @@ class ReplicaView:
     sent_sequences: int = 0
     sent_tokens: int = 0
     tokens_per_s: float | None = None
+    open_sequences: int = 0
+    full: bool = False
+    unstarted: Unstarted = field(default_factory=Unstarted, compare=False)
 
     @property
     def backlog(self) -> int:
@@ -53,35 +97,197 @@ class ReplicaView:
         sequences = load.running + load.waiting + self.sent_sequences
         return load.waiting_tokens + self.sent_tokens + SEQUENCE_TOKENS * sequences
 
+    @property
+    def free_seats(self) -> int:
+        """As far as known; negative when sequences wait for one."""
+        load, seats = self.load or LoadReport(), self.info.max_sequences if self.info else 0
+        return seats - load.running - load.waiting - self.sent_sequences
 
-def candidates(views: Sequence[ReplicaView], turn: int, stale_after_s: float) -> list[ReplicaView]:
-    """Replicas to try, the best first; empty when none is ready.
+    def is_fresh(self, stale_after_s: float) -> bool:
+        """Whether the report says something: an old one is unknown, not idle."""
+        return self.load_age_s is not None and self.load_age_s <= stale_after_s
 
-    The least backlog goes first; among equals the order of ids, rotated by ``turn``. A report
-    older than ``stale_after_s`` says nothing: such replicas are taken only while no replica has
-    a fresh one, and then by what this router itself sent them.
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a request takes.
+
+    Attributes:
+        num_tokens: to be computed before it decodes, if nothing of it is cached.
+        n: sequences.
+        max_total: prompt plus output at most.
+        names: short names of the prompt's full blocks.
+        tenant, priority: whose it is, and of which class.
+        under_way: it ran elsewhere before.
     """
-    ready = sorted((view for view in views if view.ready), key=lambda view: view.replica_id)
-    if not ready:
-        return []
-    start = turn % len(ready)
-    rotated = ready[start:] + ready[:start]
-    fresh = [
-        view for view in rotated if view.load_age_s is not None and view.load_age_s <= stale_after_s
-    ]
-    if fresh:
-        return sorted(fresh, key=lambda view: view.backlog)
-    return sorted(rotated, key=lambda view: view.sent_tokens)
+
+    num_tokens: int
+    n: int
+    max_total: int
+    names: tuple[int, ...] = ()
+    tenant: str = "anonymous"
+    priority: Priority = Priority.STANDARD
+    under_way: bool = False
 
 
-def retry_after_s(views: Sequence[ReplicaView]) -> float:
-    """Seconds until the shortest queue is worked off at the speed that its replica shows."""
-    waits = [
-        (view.load.waiting_tokens + view.sent_tokens) / view.tokens_per_s
-        for view in views
-        if view.ready and view.load is not None and view.tokens_per_s
-    ]
-    return min(max(min(waits, default=MIN_RETRY_S), MIN_RETRY_S), MAX_RETRY_S)
+def credits(view: ReplicaView, stale_after_s: float) -> int:
+    """Free seats of a replica that this router may fill now.
+
+    A free seat is offered by each router, rather than by none. Where the load is not known, a
+    router goes by what it has there itself, up to its share of the seats, and at least to one:
+    service must not stop because reports do.
+    """
+    load = view.load or LoadReport()
+    if not view.ready or view.full or load.draining or view.info is None:
+        return 0
+    seats, routers = view.info.max_sequences, max(1, load.routers)
+    if not view.is_fresh(stale_after_s):
+        return max(0, max(1, -(-seats // routers)) - view.open_sequences)
+    share = _share(seats - load.running - load.waiting, routers)
+    return max(0, min(share - view.sent_sequences, seats - view.open_sequences))
+
+
+def has_place_in_line(view: ReplicaView, need: Need, look_ahead: int, stale_after_s: float) -> bool:
+    """Whether a request may wait there for a seat: few of its tenant do, and not too many in all.
+
+    What goes on after its replica was lost waits wherever there is a line, for somebody reads it.
+    """
+    load = view.load or LoadReport()
+    if not view.ready or view.full or load.draining or not view.is_fresh(stale_after_s):
+        return False
+    if view.info is None:
+        return False
+    seats, routers = view.info.max_sequences, max(1, load.routers)
+    # What was sent beyond our share of the free seats waits there, or will.
+    beyond = view.sent_sequences - _share(seats - load.running - load.waiting, routers)
+    line = max(load.waiting + max(0, beyond), view.open_sequences - seats)
+    few = (
+        line < look_ahead
+        or view.unstarted.of(need.tenant, need.priority) < look_ahead
+        or need.under_way
+    )
+    return few and line < seats + look_ahead
+
+
+class Placement:
+    """The rule, with the little that policies remember."""
+
+    def __init__(
+        self, policy: str, *, look_ahead: int, stale_after_s: float, random: random.Random
+    ) -> None:
+        """Start with nothing remembered.
+
+        Args:
+            policy: ``prefix-aware``, ``least-loaded``, ``power-of-two`` or ``round-robin``.
+            look_ahead: sequences of one tenant that wait for a seat in a replica's line.
+            stale_after_s: age after which a load report says nothing.
+            random: draws among replicas that are about as good.
+        """
+        self._choose = {
+            "prefix-aware": self._prefix_aware,
+            "least-loaded": self._least_loaded,
+            "power-of-two": self._power_of_two,
+            "round-robin": self._round_robin,
+        }[policy]
+        self._look_ahead = look_ahead
+        self._stale_after_s = stale_after_s
+        self._random = random
+        self._last = ""
+
+    def pick(
+        self, views: Sequence[ReplicaView], need: Need, hits: Callable[[str], int]
+    ) -> str | None:
+        """The replica for a request; None while none that could hold it has room.
+
+        Args:
+            views: of all replicas, in any order.
+            need: what the request takes.
+            hits: replica id → leading ones of ``need.names`` that are cached there.
+        """
+        able = [
+            view
+            for view in sorted(views, key=lambda view: view.replica_id)
+            if self.has_room(view, need)
+        ]
+        if not able:
+            return None
+        tiers = [self._tier(view, need) for view in able]
+        best = [view for view, tier in zip(able, tiers, strict=True) if tier == min(tiers)]
+        return self._choose(best, need, hits).replica_id
+
+    def has_room(self, view: ReplicaView, need: Need) -> bool:
+        """Whether the replica may be given the request now."""
+        return _fits(view, need) and (
+            credits(view, self._stale_after_s) > 0
+            or has_place_in_line(view, need, self._look_ahead, self._stale_after_s)
+        )
+
+    def _tier(self, view: ReplicaView, need: Need) -> int:
+        """How soon a seat is to be had there, roughly; lower is sooner."""
+        if not view.is_fresh(self._stale_after_s):
+            return 4
+        free = view.free_seats
+        if free > 0:
+            return 0 if free >= need.n else 1
+        freeing = 0 if view.load is None else view.load.freeing
+        return 2 if freeing > view.unstarted.of(need.tenant, need.priority) else 3
+
+    def _round_robin(
+        self, views: Sequence[ReplicaView], need: Need, hits: Callable[[str], int]
+    ) -> ReplicaView:
+        later = (view for view in views if view.replica_id > self._last)
+        chosen = next(later, views[0])
+        self._last = chosen.replica_id
+        return chosen
+
+    def _least_loaded(
+        self, views: Sequence[ReplicaView], need: Need, hits: Callable[[str], int]
+    ) -> ReplicaView:
+        return min(self._shuffled(views), key=self._load)
+
+    def _power_of_two(
+        self, views: Sequence[ReplicaView], need: Need, hits: Callable[[str], int]
+    ) -> ReplicaView:
+        return min(self._shuffled(views)[:2], key=self._load)
+
+    def _prefix_aware(
+        self, views: Sequence[ReplicaView], need: Need, hits: Callable[[str], int]
+    ) -> ReplicaView:
+        costs = {
+            view.replica_id: self._tokens(view, need, hits(view.replica_id)) / rate
+            for view, rate in zip(views, _rates(views), strict=True)
+        }
+        ranked = sorted(self._shuffled(views), key=lambda view: costs[view.replica_id])[:2]
+        best, second = costs[ranked[0].replica_id], costs[ranked[-1].replica_id]
+        if second > CLOSE * best:
+            return ranked[0]
+        return self._random.choices(ranked, [second, best][: len(ranked)])[0]
+
+    def _tokens(self, view: ReplicaView, need: Need, hits: int) -> float:
+        """What stands before the request's first token there, counted in tokens."""
+        load, block_size = view.load or LoadReport(), view.info.block_size if view.info else 1
+        tokens = self._load(view) + max(1, need.num_tokens - hits * block_size)
+        if view.is_fresh(self._stale_after_s) and load.blocks_total:
+            free = load.blocks_total - load.blocks_used - _blocks(view.sent_tokens, block_size)
+            if _blocks(need.num_tokens, block_size) - hits > free:
+                # It waits for others to end, who have about half of their output to come.
+                tokens += SEQUENCE_TOKENS * (load.running + 1) // 2
+        return tokens
+
+    def _load(self, view: ReplicaView) -> int:
+        """An old report says nothing, so there it is what this router has sent itself."""
+        if view.is_fresh(self._stale_after_s):
+            return view.backlog
+        return view.sent_tokens + SEQUENCE_TOKENS * view.open_sequences
+
+    def _shuffled(self, views: Sequence[ReplicaView]) -> list[ReplicaView]:
+        return self._random.sample(views, len(views))
+
+
+def fits_nowhere(views: Sequence[ReplicaView], max_total: int) -> bool:
+    """Whether so long a sequence is beyond each of the replicas, of which there are some."""
+    limits = [view.info.max_sequence_tokens for view in views if view.ready and view.info]
+    return bool(limits) and max_total > max(limits)
 
 
 def max_sequence_tokens(views: Sequence[ReplicaView]) -> int | None:
@@ -90,3 +296,36 @@ def max_sequence_tokens(views: Sequence[ReplicaView]) -> int | None:
         (view.info.max_sequence_tokens for view in views if view.ready and view.info is not None),
         default=None,
     )
+
+
+def retry_after_s(views: Sequence[ReplicaView], queued_tokens: int) -> float:
+    """Seconds until what waits, here and there, is computed at the speed that replicas show."""
+    ready = [view for view in views if view.ready]
+    if not any(view.tokens_per_s for view in ready):
+        return MIN_RETRY_S
+    waiting = sum((view.load or LoadReport()).waiting_tokens + view.sent_tokens for view in ready)
+    seconds = (queued_tokens + waiting) / sum(_rates(ready))
+    return min(max(seconds, MIN_RETRY_S), MAX_RETRY_S)
+
+
+def _share(free: int, routers: int) -> int:
+    """Of the free seats; each router may offer the last one."""
+    return max(1, free // routers) if free > 0 else 0
+
+
+def _fits(view: ReplicaView, need: Need) -> bool:
+    return view.info is not None and view.info.max_sequence_tokens >= need.max_total
+
+
+def _blocks(tokens: int, block_size: int) -> int:
+    return -(-tokens // block_size)
+
+
+def _rates(views: Sequence[ReplicaView]) -> list[float]:
+    """Tokens per second of each; the mean of the known where it is not known, 1 if none is."""
+    known = [view.tokens_per_s for view in views if view.tokens_per_s]
+    mean = sum(known) / len(known) if known else 1.0
+    return [
+        min(max(view.tokens_per_s or mean, mean / RATE_SPREAD), mean * RATE_SPREAD)
+        for view in views
+    ]

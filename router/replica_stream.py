@@ -1,11 +1,14 @@
 """A router's stream to one replica: submissions go out, answers, tokens and load come in.
 
-Owns the connection and what is still to be sent; a task reads, a task writes, and there is no
-task per request. Who hears of what came in is the business of ``dispatch``.
+Owns the connection and whether the replica at its end is in reach; a task reads, a task writes,
+and there is no task per request. Who hears of what came in is the business of ``dispatch``, what
+is still to be said that of ``outgoing``.
 
     CONNECTING ──Welcome──► READY ──break──► LOST ──backoff──► CONNECTING …      until CLOSED
 
-A break loses every open handle: a new stream is a stranger to the worker.
+A break loses every open handle: a new stream is a stranger to the worker. A replica that is silent
+or stuck loses them as well, and keeps the stream: it may only have been stopped for a while, and
+when it wakes it is told what nobody waits for any more.
 """
 
 from __future__ import annotations
@@ -14,8 +17,7 @@ import asyncio
 import contextlib
 import enum
 import logging
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,8 +26,9 @@ import grpc.aio
 from chairlift.cluster import wire
 from chairlift.cluster.proto import worker_pb2 as pb
 from chairlift.cluster.proto import worker_pb2_grpc as pb_grpc
-from chairlift.cluster.protocol import PROTOCOL_VERSION, Answer, Refusal, ReplicaInfo, Submission
-from chairlift.router.dispatch import Dispatch, Listener, StreamLost
+from chairlift.cluster.protocol import PROTOCOL_VERSION, ReplicaInfo, Submission
+from chairlift.router.dispatch import Dispatch, Listener
+from chairlift.router.outgoing import Outgoing
 from chairlift.router.placement import ReplicaView
 
 if TYPE_CHECKING:
@@ -38,10 +41,8 @@ __all__ = ["ReplicaStream", "StreamState", "StreamTiming"]
 
 logger = logging.getLogger(__name__)
 
-MAX_UNSENT_SUBMITS = 1024
-MAX_MESSAGE_TOKENS = 1 << 20
-"""Prompt tokens after which a message takes no further submission; keeps messages small enough
-for the worker's limit, and cancellations from waiting behind megabytes."""
+MAX_TICK_S = 0.25
+"""A longer time between two looks was our own pause, not the replica's silence."""
 
 GRPC_OPTIONS = (
     ("grpc.max_receive_message_length", -1),  # a frame is as long as the tokens that are due
@@ -63,11 +64,20 @@ class StreamState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class StreamTiming:
-    """Seconds: pauses between attempts to connect, doubling; silence that counts as a break."""
+    """Seconds.
+
+    Attributes:
+        first_backoff_s, max_backoff_s: pauses between attempts to connect, doubling.
+        connect_s: an attempt without a Welcome is given up.
+        silence_s: a replica that says nothing for so long is lost.
+        stuck_after_s: a replica whose step takes longer is lost.
+    """
 
     first_backoff_s: float = 0.1
     max_backoff_s: float = 5.0
-    silence_s: float = 10.0
+    connect_s: float = 10.0
+    silence_s: float = 1.5
+    stuck_after_s: float = 20.0
 
 
 class ReplicaStream:
@@ -76,6 +86,10 @@ class ReplicaStream:
     Attributes:
         state: see the module's picture.
         info: what the replica said of itself when it last welcomed us.
+        dispatch: who waits for what, and what is known of the replica; a new one for each
+            connection.
+        era: grows whenever everything that was open is lost.
+        failed_attempts: to connect, one after the other; 0 while connected.
     """
 
     def __init__(
@@ -86,50 +100,44 @@ class ReplicaStream:
         router_id: str,
         clock: Callable[[], float],
         timing: StreamTiming,
+        on_news: Callable[[], None],
     ) -> None:
+        """``on_news``: called after every message and every change of state."""
         self.replica_id = replica_id
         self.endpoint = endpoint
         self.state = StreamState.CONNECTING
         self.info: ReplicaInfo | None = None
+        self.dispatch = Dispatch(clock)
+        self.era = 0
+        self.failed_attempts = 0
         self._router_id = router_id
         self._clock = clock
         self._timing = timing
-        self._dispatch = Dispatch(clock)
-        self._submits: deque[pb.Submit] = deque()
-        self._cancels: list[int] = []
-        self._wake = asyncio.Event()
+        self._on_news = on_news
+        self._outgoing = Outgoing()
         self._retiring = False
+        self._silent_s = 0.0
+        self._in_reach = True
         self.task = asyncio.create_task(self._run(), name=f"stream to {replica_id}")
 
-    async def submit(self, submission: Submission, listener: Listener) -> Answer:
-        """Send a request, and wait for the replica's word on it.
+    def send(self, submission: Submission, listener: Listener, names: Sequence[int] = ()) -> None:
+        """Send a submission; ``listener`` hears what becomes of it, later and exactly once.
 
-        ``listener`` hears of each of its handles once the answer is yes, which may be before
-        this returns. Cancelling this call cancels the request at the replica.
-
-        Raises:
-            StreamLost: there is no answer; whether the request ran is not known.
+        Args:
+            submission: on a stream that is ready (``view``).
+            listener: told of the answer, of each delta, and of a loss.
+            names: of the prompt's full blocks, which the replica will soon hold.
         """
-        if self.state is not StreamState.READY:
-            raise StreamLost(f"no stream to {self.replica_id}")
-        if len(self._submits) >= MAX_UNSENT_SUBMITS:
-            return Answer(submission.handle, Refusal.QUEUE_FULL, "the stream is behind")
-        self._submits.append(wire.submission_to_wire(submission))
-        answer = self._dispatch.expect(submission, listener)
-        self._wake.set()
-        try:
-            return await answer
-        except asyncio.CancelledError:
-            self.cancel(range(submission.handle, submission.handle + submission.request.n))
-            raise
+        self._outgoing.submit(submission)
+        self.dispatch.expect(submission, listener)
+        self.dispatch.index.expect(names, self._clock())
 
     def cancel(self, handles: Iterable[int]) -> None:
         """Stop these at the replica; their listeners hear no more of them."""
         handles = tuple(handles)
-        self._dispatch.forget(handles)
+        self.dispatch.forget(handles)
         if self.state is StreamState.READY:
-            self._cancels.extend(handles)
-            self._wake.set()
+            self._outgoing.cancel(handles)
         self._end_if_retired()
 
     def retire(self) -> None:
@@ -142,27 +150,41 @@ class ReplicaStream:
         self.task.cancel()
         await asyncio.wait([self.task])
 
+    def watch(self, elapsed_s: float) -> None:
+        """Give up what the replica runs when it is silent or stuck; to be called often.
+
+        Args:
+            elapsed_s: since the last call.
+        """
+        self._silent_s += min(elapsed_s, MAX_TICK_S)
+        load = self.dispatch.load
+        step_s = 0.0 if load is None else load.step_age_s
+        silent = self._silent_s > self._timing.silence_s
+        self._in_reach = not silent and step_s <= self._timing.stuck_after_s
+        if self.state is StreamState.READY and not self._in_reach and self.dispatch.num_open:
+            self._give_up("silent" if silent else f"stuck in a step for {step_s:.0f} s")
+
     def view(self) -> ReplicaView:
         """What is known of the replica now."""
-        dispatch = self._dispatch
+        dispatch = self.dispatch
         return ReplicaView(
             replica_id=self.replica_id,
-            ready=self.state is StreamState.READY and not self._retiring,
+            ready=self.state is StreamState.READY
+            and self._in_reach
+            and not (self._retiring or dispatch.leaving),
+            full=dispatch.full,
+            open_sequences=dispatch.num_open,
             info=self.info,
             load=dispatch.load,
             load_age_s=None if dispatch.load is None else self._clock() - dispatch.load_at,
             sent_sequences=dispatch.sent.sequences,
             sent_tokens=dispatch.sent.tokens,
             tokens_per_s=dispatch.speed.tokens_per_s,
+            unstarted=dispatch.unstarted,
         )
 
-    @property
-    def num_open(self) -> int:
-        """Handles that have a listener or wait for an answer."""
-        return self._dispatch.num_open
-
     def _end_if_retired(self) -> None:
-        if self._retiring and not self._dispatch.num_open:
+        if self._retiring and not self.dispatch.num_open:
             self.task.cancel()
 
     async def _run(self) -> None:
@@ -171,7 +193,9 @@ class ReplicaStream:
             while True:
                 self.state = StreamState.CONNECTING
                 reason = await self._attempt()
+                self.failed_attempts += 1
                 if self.state is StreamState.READY:
+                    self.failed_attempts = 0
                     backoff_s = self._timing.first_backoff_s
                     logger.warning("stream to %s broke: %s", self.replica_id, reason)
                 self._break(StreamState.LOST, reason)
@@ -190,7 +214,7 @@ class ReplicaStream:
         except* grpc.aio.AioRpcError as group:
             reason = _describe(group)
         except* TimeoutError:
-            reason = f"silent for {self._timing.silence_s:g} s"
+            reason = f"no welcome within {self._timing.connect_s:g} s"
         except* ValueError as group:
             reason = f"malformed message: {group.exceptions[0]}"
         except* Exception:
@@ -203,7 +227,9 @@ class ReplicaStream:
         async with grpc.aio.insecure_channel(self.endpoint, options=GRPC_OPTIONS) as channel:
             call: _Call = pb_grpc.WorkerStub(channel).Stream()
             hello = pb.Hello(router_id=self._router_id, protocol_version=PROTOCOL_VERSION)
-            message = await self._read(call, first=pb.ToWorker(hello=hello))
+            async with asyncio.timeout(self._timing.connect_s):
+                await call.write(pb.ToWorker(hello=hello))
+                message = await _read(call)
             if message is None or not message.HasField("welcome"):
                 raise ValueError("the first message is no Welcome")
             self.info = wire.welcome_from_wire(message.welcome)
@@ -211,46 +237,44 @@ class ReplicaStream:
             async with asyncio.TaskGroup() as group:
                 writer = group.create_task(self._write(call))
                 while message is not None:
-                    self._dispatch.receive(message)
-                    self._end_if_retired()
-                    message = await self._read(call)
+                    self._receive(message)
+                    message = await _read(call)
                 writer.cancel()
 
-    async def _read(self, call: _Call, first: pb.ToWorker | None = None) -> pb.FromWorker | None:
-        """The next message, None at the end; raises TimeoutError when none comes."""
-        async with asyncio.timeout(self._timing.silence_s):
-            if first is not None:
-                await call.write(first)
-            message = await call.read()
-        return message if isinstance(message, pb.FromWorker) else None
+    def _receive(self, message: pb.FromWorker) -> None:
+        self._silent_s = 0.0
+        self.dispatch.receive(message)
+        self.watch(0.0)
+        self._end_if_retired()
+        self._on_news()
+
+    def _give_up(self, reason: str) -> None:
+        """Nobody waits for this replica any longer; should it wake up, it is told so."""
+        logger.warning("gave up what %s runs: %s", self.replica_id, reason)
+        self.era += 1
+        self._outgoing.cancel(self.dispatch.lose(reason))
+        self._end_if_retired()
 
     async def _write(self, call: _Call) -> None:
         # When the stream breaks, the reader is told as well, and acts.
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             while True:
-                await self._wake.wait()
-                self._wake.clear()
-                while self._submits or self._cancels:
-                    await call.write(self._next_message())
-
-    def _next_message(self) -> pb.ToWorker:
-        submits, tokens = [], 0
-        while self._submits and tokens + len(self._submits[0].prompt) <= MAX_MESSAGE_TOKENS:
-            submits.append(self._submits.popleft())
-            tokens += len(submits[-1].prompt)
-        if self._submits and not submits:
-            submits.append(self._submits.popleft())
-        message = pb.ToWorker(submits=submits, cancels=self._cancels)
-        self._cancels.clear()
-        return message
+                await call.write(await self._outgoing.next())
 
     def _break(self, state: StreamState, reason: str) -> None:
         """Everything that was under way is lost, and what was known is known no more."""
         self.state = state
-        self._submits.clear()
-        self._cancels.clear()
-        broken, self._dispatch = self._dispatch, Dispatch(self._clock)
+        self.era += 1
+        self._outgoing.clear()
+        broken, self.dispatch = self.dispatch, Dispatch(self._clock)
         broken.lose(reason)
+        self._on_news()
+
+
+async def _read(call: _Call) -> pb.FromWorker | None:
+    """The next message; None at the end."""
+    message = await call.read()
+    return message if isinstance(message, pb.FromWorker) else None
 
 
 def _describe(group: BaseExceptionGroup[grpc.aio.AioRpcError]) -> str:

@@ -1,71 +1,122 @@
-"""The router: who gets in, to which replica, and what happens if that replica refuses.
+"""The router: who gets in, and what one router process consists of.
 
-Owns the members and their streams, the bound on open requests, and the account of how each
-request ended. Placement's rule is in ``placement``, a request's own life in ``flight``. It knows
-nothing of HTTP, of models or of Ray.
+Owns the members and their streams, admission, the account of how each request ended, and the
+clockwork that looks after all of them. Who is next and where it goes is the business of ``pump``,
+a request's own life that of ``flight``. It knows nothing of HTTP, of models or of Ray.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
+import random
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from itertools import count
+from typing import NoReturn
 
-from chairlift.cluster.errors import InvalidRequest, Overloaded, RequestError, Unavailable
-from chairlift.cluster.protocol import Answer, Refusal, Request, Submission
+from chairlift.cluster.config import RouterConfig
+from chairlift.cluster.errors import (
+    DeadlineExceeded,
+    InvalidRequest,
+    RequestError,
+    Unavailable,
+)
+from chairlift.cluster.fairness import BURST, VirtualCounters
 from chairlift.router import placement
-from chairlift.router.dispatch import StreamLost
+from chairlift.router.accounts import Accounts
+from chairlift.router.admission import Admission, AdmissionLimits, Backlog
+from chairlift.router.ask import Ask
+from chairlift.router.failover import Failover, Fate
+from chairlift.router.fair_queue import FairQueue
 from chairlift.router.flight import Flight, FlightSupport
+from chairlift.router.hedging import Hedging
 from chairlift.router.metrics import RouterMetrics
-from chairlift.router.placement import ReplicaView
+from chairlift.router.placement import Placement, ReplicaView
+from chairlift.router.pump import Pump, PumpParts
 from chairlift.router.replica_stream import ReplicaStream, StreamTiming
+from chairlift.router.retry_budget import RetryBudget
+from chairlift.router.shared_use import SharedUse
+from chairlift.router.tenant_metrics import TenantMetrics
+from chairlift.router.ticket import Ticket
 from chairlift.router.tokenizer import Tokenizer
+from chairlift.router.waits import FirstToken, Prediction, StartRate
 
-__all__ = ["Router"]
+__all__ = ["Router", "stream_timing"]
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 0.05
+STALE_AFTER_S = 1.0
+"""Age after which a load report says nothing; a worker makes four in a second."""
 
 
 class Router:
     """Takes requests to replicas; belongs to one event loop.
 
     Attributes:
+        id: of this process, among all routers.
         metrics: counts and latencies of all requests.
+        share: what is told to other routers, and learnt from them.
     """
 
     def __init__(
         self,
         tokenizer: Tokenizer,
+        settings: RouterConfig,
         *,
-        max_requests: int,
         model_name: str = "",
         clock: Callable[[], float] = time.monotonic,
-        stale_after_s: float = 5.0,
         timing: StreamTiming | None = None,
     ) -> None:
         """Start without members.
 
         Args:
             tokenizer: turns output tokens into text.
-            max_requests: open requests at most; more are refused.
+            settings: limits and policies.
             model_name: a label of the metrics.
             clock: monotonic seconds.
-            stale_after_s: age after which a load report says nothing.
-            timing: of the streams; None for the usual one.
+            timing: of the streams; None for what the settings say.
         """
-        self.metrics = RouterMetrics(model_name, self.replicas)
-        self._max_requests = max_requests
+        self.id = uuid.uuid4().hex
+        self._settings = settings
         self._clock = clock
-        self._stale_after_s = stale_after_s
-        self._timing = timing or StreamTiming()
-        self._id = uuid.uuid4().hex
-        self._support = FlightSupport(tokenizer, self.metrics, clock, self._place, self._ended)
+        self._timing = timing or stream_timing(settings)
         self._streams: dict[str, ReplicaStream] = {}
         self._retiring: set[ReplicaStream] = set()
-        self._open: set[Flight] = set()
-        self._next_handle = 1
-        self._turns = count()
+        self._open: dict[Flight, bool] = {}
+        self._none_open = asyncio.Event()
+        self._none_open.set()
         self._closed = False
+        counters = VirtualCounters(BURST)
+        limits = AdmissionLimits(
+            settings.max_requests, settings.max_queued, settings.max_queued_tokens
+        )
+        self._accounts = Accounts(counters, Admission(limits), StartRate(), FirstToken())
+        self._queue: FairQueue[Ticket] = FairQueue(
+            counters, fair=settings.fair, promote_after_s=settings.promote_after_s
+        )
+        label = self.id[:8]
+        self.metrics = RouterMetrics(
+            model_name,
+            self.replicas,
+            router_id=label,
+            tenants=TenantMetrics(
+                {"model_name": model_name, "router": label}, self._queue, counters
+            ),
+        )
+        self._support = FlightSupport(tokenizer, self.metrics, clock, self._ended)
+        self._placement = Placement(
+            settings.placement,
+            look_ahead=settings.look_ahead,
+            stale_after_s=STALE_AFTER_S,
+            random=random.Random(self.id),
+        )
+        self._budget = RetryBudget(settings.moves_share, settings.moves_floor)
+        self.share = SharedUse(counters, self._accounts.admission, self._queue)
+        self._pump = Pump(self._parts())
+        self._house = asyncio.create_task(self._keep_house(), name="housekeeping")
 
     def update_members(self, members: Mapping[str, str]) -> None:
         """Replica id → endpoint, of all members; others finish what they run and are left."""
@@ -77,9 +128,10 @@ class Router:
                 self._streams[replica_id] = ReplicaStream(
                     replica_id,
                     endpoint,
-                    router_id=self._id,
+                    router_id=self.id,
                     clock=self._clock,
                     timing=self._timing,
+                    on_news=self._pump.soon,
                 )
 
     def replicas(self) -> list[ReplicaView]:
@@ -91,36 +143,30 @@ class Router:
         """Prompt plus output that any replica can hold; None while no replica is ready."""
         return placement.max_sequence_tokens(self.replicas())
 
-    async def submit(
-        self, request: Request, stop: tuple[str, ...] = (), *, continues: bool = False
-    ) -> Flight:
-        """Place a request; the flight that is returned has been accepted by a replica.
-
-        Args:
-            request: what is asked for; valid.
-            stop: texts, none empty, that end a choice before them.
-            continues: the output goes on from the prompt's text, so a space between both is kept
-                as a part of it.
+    def submit(self, ask: Ask) -> Flight:
+        """Let a request in; the flight waits for a replica, see ``Flight.placed``.
 
         Raises:
-            Overloaded: this router or all replicas are full (``router_full``, ``queue_full``).
-            Unavailable: no replica is there.
-            InvalidRequest: the replica finds fault with it.
+            RateLimited: the tenant is over one of its limits.
+            Overloaded: this router is full.
+            Unavailable: the service is stopping, or the deadline cannot be met.
+            InvalidRequest: no replica could ever hold it.
         """
-        flight = Flight(request, stop, self._support, continues=continues)
+        deadline_s = ask.deadline_s
+        if deadline_s is None:
+            deadline_s = getattr(self._settings.deadlines, ask.request.priority.name.lower())
+        flight = Flight(ask, deadline_s, self._support)
         self.metrics.started += 1
-        self._open.add(flight)
+        self._open[flight] = False
+        self._none_open.clear()
+        ticket = flight.first_ticket()
         try:
-            if len(self._open) > self._max_requests:
-                raise Overloaded(
-                    f"this router holds {self._max_requests} requests already",
-                    code="router_full",
-                    retry_after_s=placement.retry_after_s(self.replicas()),
-                )
-            await self._place(flight)
-        except BaseException as error:
-            flight.reject(error)
+            ticket.prediction = self._admit(ticket, deadline_s)
+        except RequestError as error:
+            flight.fail(error)
             raise
+        self._open[flight] = True
+        self._pump.push(ticket)
         return flight
 
     def check_integrity(self) -> None:
@@ -131,70 +177,131 @@ class Router:
                 f"{self.metrics.started} requests started, {ended} ended, {len(self._open)} open"
             )
         streams = [*self._streams.values(), *self._retiring]
-        if not self._open and any(stream.num_open for stream in streams):
+        if not self._open and any(stream.dispatch.num_open for stream in streams):
             raise AssertionError("a stream has open handles, but no request is open")
+        if not self._open and len(self._queue):
+            raise AssertionError("something waits for a replica, but no request is open")
+
+    async def drain(self, grace_s: float) -> None:
+        """Let nobody in any more, and wait until all have ended, or ``grace_s`` seconds."""
+        self._closed = True
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._none_open.wait(), grace_s)
 
     async def close(self) -> None:
         """End all requests as cancelled, and all streams."""
         self._closed = True
+        self._house.cancel()
         for flight in list(self._open):
             flight.cancel(_shutting_down())
         streams = [*self._streams.values(), *self._retiring]
         self._streams.clear()
         await asyncio.gather(*(stream.close() for stream in streams))
 
+    def _parts(self) -> PumpParts:
+        settings = self._settings
+        return PumpParts(
+            queue=self._queue,
+            placement=self._placement,
+            failover=Failover(settings.max_moves, self._budget, self._fate),
+            accounts=self._accounts,
+            metrics=self.metrics,
+            streams=self._streams,
+            hedging=Hedging() if settings.hedging else None,
+            clock=self._clock,
+        )
+
+    def _admit(self, ticket: Ticket, deadline_s: float) -> Prediction | None:
+        """Check all that can turn a request away at once, and open its account.
+
+        Returns how long it is expected to wait, if anybody can tell.
+        """
+        if self._closed:
+            raise _shutting_down()
+        ask, now, views = ticket.flight.ask, self._clock(), self.replicas()
+        request, num_prompt = ask.request, len(ask.request.prompt)
+        need = ticket.need(block_size=0)  # its blocks do not matter yet
+        max_total = need.max_total
+        if placement.fits_nowhere(views, max_total):
+            limit = placement.max_sequence_tokens(views) or 0
+            raise InvalidRequest(
+                f"prompt and max_tokens make {max_total} tokens of {limit} at most",
+                param="prompt" if num_prompt >= limit else "max_tokens",
+                code="context_length_exceeded",
+            )
+        ahead, _ = self._queue.ahead(request.priority, request.tenant, request.weight)
+        free = sum(placement.credits(view, STALE_AFTER_S) for view in views)
+        prediction = self._accounts.first_token.predict(
+            ahead,
+            free,
+            self._accounts.starts.per_second(now),
+            num_prompt,
+            max((view.tokens_per_s or 0.0 for view in views), default=None),
+        )
+        backlog = Backlog(
+            open_requests=len(self._open) - 1,
+            queued=len(self._queue),
+            queued_tokens=self._queue.num_tokens,
+            predicted_s=None if prediction is None else prediction.seconds,
+            retry_after_s=placement.retry_after_s(views, self._queue.num_tokens),
+            waits=len(self._queue) > 0
+            or not any(self._placement.has_room(view, need) for view in views),
+        )
+        self._accounts.admission.check(ask.tenant, request, deadline_s, backlog, now)
+        self._accounts.admission.started(ask.tenant, num_prompt, now)
+        self._budget.started(request.tenant, now)
+        return prediction
+
     def _retire(self, stream: ReplicaStream) -> None:
         self._retiring.add(stream)
         stream.task.add_done_callback(lambda _: self._retiring.discard(stream))
         stream.retire()
 
-    def _ended(self, flight: Flight) -> None:
-        self._open.discard(flight)
-
-    async def _place(self, flight: Flight) -> None:
-        """Offer the flight to one replica after the other, the best first, until one accepts."""
-        refused = False
-        views = self.replicas()
-        for view in placement.candidates(views, next(self._turns), self._stale_after_s):
-            answer = await self._offer(flight, view.replica_id)
-            if flight.outcome is not None:
-                raise _shutting_down()
-            if answer is None or answer.refusal is Refusal.DRAINING:
-                continue
-            if answer.refusal is None:
-                flight.placements += 1
-                return
-            if answer.refusal is not Refusal.QUEUE_FULL:
-                raise _invalid(flight.request, view, answer)
-            refused = True
-        if refused:
-            raise Overloaded(
-                "the queues of all replicas are full",
-                code="queue_full",
-                retry_after_s=placement.retry_after_s(self.replicas()),
-            )
-        raise _shutting_down() if self._closed else Unavailable("no replica is ready")
-
-    async def _offer(self, flight: Flight, replica_id: str) -> Answer | None:
-        """The replica's answer; None when it has gone in the meantime."""
+    def _fate(self, replica_id: str) -> Fate:
+        """What became of a replica; one that is no member any more is dead."""
         stream = self._streams.get(replica_id)
         if stream is None:
-            return None
-        handle, self._next_handle = self._next_handle, self._next_handle + flight.request.n
-        flight.attach(stream, handle)
-        try:
-            return await stream.submit(Submission(handle, flight.request), flight)
-        except StreamLost:
-            return None
+            return Fate.DEAD
+        if stream.view().ready:
+            return Fate.BACK
+        return Fate.DEAD if stream.failed_attempts else Fate.UNKNOWN
+
+    def _ended(self, flight: Flight) -> None:
+        if self._open.pop(flight):
+            self._accounts.admission.ended(flight.ask.tenant.name)
+        if not self._open:
+            self._none_open.set()
+        self._pump.soon()
+
+    def _fail_late_ones(self, now: float) -> None:
+        """End who has a seat, but no token within the deadline."""
+        late = [
+            flight
+            for flight in self._open
+            if flight.first_token_at is None and now >= flight.expires_at
+        ]
+        for flight in late:
+            flight.fail(DeadlineExceeded("no first token came within the deadline"))
+
+    async def _keep_house(self) -> NoReturn:
+        """Notice what makes no noise: silence, deadlines, and that nobody comes."""
+        last = self._clock()
+        while True:
+            await asyncio.sleep(TICK_S)
+            now = self._clock()
+            try:
+                for stream in [*self._streams.values(), *self._retiring]:
+                    stream.watch(now - last)
+                self._pump.tick(now, self._settings.wait_for_replica_s)
+                self._fail_late_ones(now)
+            except Exception:
+                logger.exception("housekeeping failed; it goes on")
+            last = now
 
 
-def _invalid(request: Request, view: ReplicaView, answer: Answer) -> RequestError:
-    if answer.refusal is Refusal.TOO_LONG:
-        limit = view.info.max_sequence_tokens if view.info is not None else 0
-        param = "prompt" if len(request.prompt) >= limit else "max_tokens"
-        return InvalidRequest(answer.detail, param=param, code="context_length_exceeded")
-    field, colon, _ = answer.detail.partition(":")  # the field at fault stands before the colon
-    return InvalidRequest(answer.detail, param=field if colon else None)
+def stream_timing(settings: RouterConfig) -> StreamTiming:
+    """How patient the streams are."""
+    return StreamTiming(silence_s=settings.silence_s, stuck_after_s=settings.stuck_after_s)
 
 
 def _shutting_down() -> RequestError:

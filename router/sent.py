@@ -1,16 +1,18 @@
 """What a router can tell of a replica from its own dealings with it, between two reports.
 
-Owns two small accounts, fed by a replica's stream: work that no report covers yet, so that a
-burst does not herd to the replica that was idle a moment ago; and the replica's speed.
+Owns three small accounts, fed by a replica's stream: work that no report covers yet, so that a
+burst does not herd to the replica that was idle a moment ago; what has not started; and the
+replica's speed.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
-from chairlift.cluster.protocol import LoadReport, Submission
+from chairlift.cluster.protocol import LoadReport, Priority, Submission
 
-__all__ = ["SentLedger", "Speed"]
+__all__ = ["SentLedger", "Speed", "Unstarted"]
 
 
 @dataclass(slots=True)
@@ -34,7 +36,8 @@ class SentLedger:
 
     def add(self, submission: Submission) -> None:
         request = submission.request
-        entry = _Entry(request.n, request.n * len(request.prompt))
+        tokens = request.n * (len(request.prompt) + len(submission.output))
+        entry = _Entry(request.n, tokens)
         self._entries[submission.handle] = entry
         self.sequences += entry.sequences
         self.tokens += entry.tokens
@@ -60,6 +63,30 @@ class SentLedger:
         if entry := self._entries.pop(handle, None):
             self.sequences -= entry.sequences
             self.tokens -= entry.tokens
+
+
+class Unstarted:
+    """Sequences that were sent to a replica and have no token yet, by tenant and class."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, tuple[str, Priority]] = {}
+        self._counts: Counter[tuple[str, Priority]] = Counter()
+
+    def add(self, submission: Submission) -> None:
+        key = submission.request.tenant, submission.request.priority
+        for choice in range(submission.request.n):
+            self._of[submission.handle + choice] = key
+        self._counts[key] += submission.request.n
+
+    def remove(self, handle: int) -> None:
+        """It has started, or is over; others are ignored."""
+        if key := self._of.pop(handle, None):
+            self._counts[key] -= 1
+            if not self._counts[key]:
+                del self._counts[key]
+
+    def of(self, tenant: str, priority: Priority) -> int:
+        return self._counts[tenant, priority]
 
 
 class Speed:

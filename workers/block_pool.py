@@ -8,13 +8,17 @@ cache that the runner keeps, and a name is bytes.
     cached    no reference, but a name: found again until its room is needed
     free      no reference, no name
 
-A block that is free goes first, then the cached one that was let go of longest ago.
+A block that is free goes first, then the cached one that was let go of longest ago. Which names
+came and went is kept until somebody takes it, in the short form that routers guess by.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
+
+from chairlift.cluster.block_names import NameChanges, short_name
+from chairlift.cluster.protocol import BlockEvents
 
 __all__ = ["BlockPool"]
 
@@ -31,6 +35,7 @@ class BlockPool:
         self._cached: OrderedDict[int, None] = OrderedDict()
         self._name_of: dict[int, bytes] = {}
         self._block_of: dict[bytes, int] = {}
+        self._changes = NameChanges()
 
     @property
     def num_free(self) -> int:
@@ -75,6 +80,7 @@ class BlockPool:
         if name not in self._block_of:
             self._block_of[name] = block
             self._name_of[block] = name
+            self._changes.came(short_name(name))
 
     def find(self, name: bytes) -> int | None:
         """The used or cached block of that name."""
@@ -86,6 +92,10 @@ class BlockPool:
             if self._references[block] == 0:
                 del self._cached[block]
             self._references[block] += 1
+
+    def take_events(self) -> BlockEvents | None:
+        """Which names came and went since the last call; None when none did."""
+        return self._changes.take()
 
     def is_used(self, block: int) -> bool:
         return self._references[block] > 0
@@ -111,5 +121,7 @@ class BlockPool:
 
     def _evict(self) -> int:
         block, _ = self._cached.popitem(last=False)
-        del self._block_of[self._name_of.pop(block)]
+        name = self._name_of.pop(block)
+        del self._block_of[name]
+        self._changes.went(short_name(name))
         return block

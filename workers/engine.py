@@ -12,6 +12,7 @@ One thread runs the engine; the others talk to the intake, and read ``load``, ``
     the sink fails         what it should have been told is lost, the loop goes on
     anything else fails    the loop is over, everything open ends as FAILED
     stop                   the same: CANCELLED is only what somebody asked to be cancelled
+    hand_over              what is open ends as HANDED_OVER, nothing comes in, the loop goes on
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from chairlift.cluster.protocol import Delta, FinishReason, LoadReport
+from chairlift.cluster.protocol import BlockEvents, Delta, FinishReason, LoadReport
 from chairlift.workers.intake import Drained, Intake
 from chairlift.workers.ledger import Ledger
 from chairlift.workers.scheduler import Outcome, Scheduler
@@ -37,10 +38,11 @@ FAILURES_IN_A_ROW = 3
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """What one step did: deltas by origin, and the load after it."""
+    """What one step did: deltas by origin, the load after it, changes of the prefix cache."""
 
     deltas: dict[int, list[Delta]]
     load: LoadReport
+    blocks: BlockEvents | None = None
 
 
 class Engine:
@@ -109,6 +111,13 @@ class Engine:
         self._stopping = True
         self._intake.wake()
 
+    def hand_over(self) -> None:
+        """Take nothing more in, and end at the next chance what is open; from any thread.
+
+        A step that is under way is finished first, and its tokens are told.
+        """
+        self._intake.hand_over()
+
     def step(self) -> bool:
         """Take one turn; False when there was nothing to do.
 
@@ -125,9 +134,10 @@ class Engine:
         admission = self._refill()
         busy = bool(plan.slices or outcomes or admission.admitted)
         if busy:
-            self._publish(outcomes, self._scheduler.load(self.load.step + 1))
+            load = self._scheduler.load(self.load.step + 1)
+            self._publish(outcomes, load, self._scheduler.take_block_events())
         else:
-            self._check_idle()
+            _check_idle(self._scheduler)
         self._step_started = None
         return busy
 
@@ -135,6 +145,8 @@ class Engine:
         """1: take in what came, and end what is cancelled."""
         drained = self._drain()
         outcomes = self._scheduler.cancel(drained.cancelled)
+        if drained.hand_over:
+            outcomes += self._scheduler.hand_over()
         if self._ledger is not None:
             self._ledger.queued(drained, outcomes)
         return outcomes
@@ -166,6 +178,8 @@ class Engine:
         """4: end what is finished; what was cancelled meanwhile emits nothing more."""
         drained = self._drain()
         outcomes = self._scheduler.retire(plan, result, drained.cancelled)
+        if drained.hand_over:
+            outcomes += self._scheduler.hand_over()
         if self._ledger is not None:
             self._ledger.retired(plan, drained, outcomes)
         return outcomes
@@ -178,7 +192,7 @@ class Engine:
         return admission
 
     def _drain(self) -> Drained:
-        """Let the scheduler know of all that came, save for cancellations."""
+        """Let the scheduler know of all that came, save for what is to end."""
         drained = self._intake.drain()
         if drained.controls is not None:
             self._scheduler.set_controls(drained.controls)
@@ -186,13 +200,9 @@ class Engine:
         self._left |= drained.left
         return drained
 
-    def _check_idle(self) -> None:
-        """Nothing to do must mean that nothing is open, or somebody would wait for ever."""
-        self._scheduler.check_integrity()
-        if self._scheduler.num_open:
-            raise RuntimeError(f"{self._scheduler.num_open} sequences are open, but none can run")
-
-    def _publish(self, outcomes: list[Outcome], load: LoadReport) -> None:
+    def _publish(
+        self, outcomes: list[Outcome], load: LoadReport, blocks: BlockEvents | None = None
+    ) -> None:
         """Tell the sink, after making room: who hears of an end may at once submit again."""
         self.load = load
         self._intake.end([outcome.key for outcome in outcomes if outcome.finish is not None])
@@ -203,7 +213,7 @@ class Engine:
                 deltas.setdefault(origin, []).append(_delta(outcome))
         self._left.clear()
         try:
-            self._sink(StepOutput(deltas, load))
+            self._sink(StepOutput(deltas, load, blocks))
         except Exception:
             logger.exception("the sink failed; the deltas of one step are lost")
 
@@ -219,6 +229,13 @@ class Engine:
         self._publish(outcomes, idle)
         if self._ledger is not None:
             self._ledger.close()
+
+
+def _check_idle(scheduler: Scheduler) -> None:
+    """Nothing to do must mean that nothing is open, or somebody would wait for ever."""
+    scheduler.check_integrity()
+    if scheduler.num_open:
+        raise RuntimeError(f"{scheduler.num_open} sequences are open, but none can run")
 
 
 def _checked(plan: StepPlan, result: StepResult) -> StepResult:

@@ -44,6 +44,7 @@ _ENDS = {
     FinishReason.LENGTH: "max_tokens was reached",
     FinishReason.CANCELLED: "it was cancelled",
     FinishReason.FAILED: "the step failed",
+    FinishReason.HANDED_OVER: "it went to another replica",
 }
 
 
@@ -96,8 +97,8 @@ def _sentences(story: Story, names: Mapping[SequenceKey, str]) -> Iterator[tuple
 
 def _sentence(event: Event, story: Story, names: Mapping[SequenceKey, str]) -> str:
     match event:
-        case Arrived():
-            return "arrived"
+        case Arrived(output=output):
+            return "arrived" + (f" with {_tokens(output)} of output" if output else "")
         case Admitted(waits=waits, remaining=remaining):
             expected = (
                 f"; {remaining[0]} (p50) to {remaining[1]} (p90) output tokens expected"
@@ -106,7 +107,7 @@ def _sentence(event: Event, story: Story, names: Mapping[SequenceKey, str]) -> s
             )
             return f"admitted{_waited(' after', waits, names)}{expected}"
         case FirstToken():
-            return "first output token"
+            return "first output token" + (" here" if story.num_continued else "")
         case Preempted(tokens=tokens):
             return f"preempted: blocks were short; {_tokens(tokens)} to compute again"
         case Ended(finish=finish, waits=waits):

@@ -15,17 +15,29 @@ from collections.abc import Callable, Iterable
 
 from chairlift.workers.sequence import Slice, Status, StepPlan, StepResult
 
-__all__ = ["FakeRunner", "fake_token"]
+__all__ = ["FakeRunner", "fake_token", "fingerprint", "sample_token"]
 
 _MASK = 2**64 - 1
 
 
 def fake_token(prefix: Iterable[int], seed: int, choice: int, vocab_size: int) -> int:
     """The token that follows ``prefix``."""
-    fingerprint = 0
-    for token in prefix:
-        fingerprint = _fold(fingerprint, token)
-    return _sample(fingerprint, seed, choice, vocab_size)
+    return sample_token(fingerprint(prefix), seed, choice, vocab_size)
+
+
+def fingerprint(tokens: Iterable[int], prefix: int = 0) -> int:
+    """Of a prefix that has the fingerprint ``prefix``, and more tokens.
+
+    The constants are those of Knuth's MMIX generator.
+    """
+    for token in tokens:
+        prefix = ((prefix + token + 1) * 6364136223846793005 + 1442695040888963407) & _MASK
+    return prefix
+
+
+def sample_token(prefix: int, seed: int, choice: int, vocab_size: int) -> int:
+    """The token that follows a prefix of this fingerprint."""
+    return (fingerprint((seed, choice), prefix) >> 33) % vocab_size
 
 
 class FakeRunner:
@@ -62,13 +74,13 @@ class FakeRunner:
         last = [self._read(piece) for piece in plan.slices]
         return StepResult(
             [
-                _sample(
-                    fingerprint,
+                sample_token(
+                    prefix,
                     piece.sequence.sampling.seed,
                     piece.sequence.choice,
                     self._vocab_size,
                 )
-                for piece, fingerprint in zip(plan.slices, last, strict=True)
+                for piece, prefix in zip(plan.slices, last, strict=True)
                 if piece.samples
             ]
         )
@@ -88,23 +100,23 @@ class FakeRunner:
 
     def _write(self, piece: Slice) -> None:
         slots, salt = self._slots(piece), piece.sequence.cache_salt
-        fingerprint = self._cache.get(slots[piece.start - 1], (0, ""))[0] if piece.start else 0
+        prefix = self._cache.get(slots[piece.start - 1], (0, ""))[0] if piece.start else 0
         for position in range(piece.start, piece.start + piece.count):
-            fingerprint = _fold(fingerprint, piece.sequence.tokens[position])
-            self._cache[slots[position]] = fingerprint, salt
+            prefix = fingerprint((piece.sequence.tokens[position],), prefix)
+            self._cache[slots[position]] = prefix, salt
 
     def _read(self, piece: Slice) -> int:
         """The last fingerprint, once every one up to it is what the tokens say."""
         slots, salt = self._slots(piece), piece.sequence.cache_salt
-        fingerprint = 0
+        prefix = 0
         for slot, token in zip(slots, piece.sequence.tokens, strict=False):
-            fingerprint = _fold(fingerprint, token)
+            prefix = fingerprint((token,), prefix)
             written, by_salt = self._cache.get(slot, (None, salt))
-            if written != fingerprint:
+            if written != prefix:
                 raise AssertionError(f"{piece.sequence.key}: slot {slot} holds another prefix")
             if by_salt != salt:
                 raise AssertionError(f"{piece.sequence.key}: slot {slot} is of salt {by_salt!r}")
-        return fingerprint
+        return prefix
 
     def _slots(self, piece: Slice) -> list[int]:
         """Where each position up to the end of the slice stands."""
@@ -121,13 +133,3 @@ def _check_owners(plan: StepPlan, block_size: int) -> None:
         for block in piece.sequence.blocks[first : -(-end // block_size)]:
             if tables[block] > 1:
                 raise AssertionError(f"{piece.sequence.key} writes to the shared block {block}")
-
-
-def _fold(fingerprint: int, token: int) -> int:
-    """The fingerprint of a prefix and one more token; the constants are Knuth's MMIX generator."""
-    return ((fingerprint + token + 1) * 6364136223846793005 + 1442695040888963407) & _MASK
-
-
-def _sample(fingerprint: int, seed: int, choice: int, vocab_size: int) -> int:
-    mixed = _fold(_fold(fingerprint, seed), choice)
-    return (mixed >> 33) % vocab_size

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from chairlift.cluster.protocol import Answer, Controls, Refusal, ReplicaInfo, Request, Submission
+from chairlift.cluster.protocol import Answer, Controls, Refusal, ReplicaInfo, Submission
 from chairlift.workers.sequence import Sequence, SequenceKey
 
 __all__ = ["Drained", "Intake"]
@@ -31,12 +31,14 @@ class Drained:
         cancelled: keys to end, of sequences in ``arrivals`` as well.
         left: origins that are gone, so that nobody hears what becomes of their sequences, all of
             which are in ``cancelled``.
+        hand_over: end everything that is open then; nothing will arrive any more.
     """
 
     controls: Controls | None = None
     arrivals: tuple[Sequence, ...] = ()
     cancelled: tuple[SequenceKey, ...] = ()
     left: frozenset[int] = frozenset()
+    hand_over: bool = False
 
 
 _NOTHING = Drained()
@@ -58,6 +60,7 @@ class Intake:
         self._arrivals: list[tuple[int, Submission]] = []
         self._cancelled: dict[SequenceKey, None] = {}
         self._left: set[int] = set()
+        self._hand_over = False
         self._controls: Controls | None = None
         self._arrival = itertools.count()
 
@@ -68,7 +71,7 @@ class Intake:
 
     def submit(self, origin: int, submission: Submission) -> Answer:
         """Accept or refuse. ``origin`` is the stream; its number is not used for another one."""
-        fault = _fault(submission.request, self._info)
+        fault = _fault(submission, self._info)
         if fault is not None:
             return Answer(submission.handle, *fault)
         n = submission.request.n
@@ -115,6 +118,13 @@ class Intake:
         with self._lock:
             self._closed = True
 
+    def hand_over(self) -> None:
+        """Close, and let all that is open end as handed over."""
+        with self._lock:
+            self._closed = True
+            self._hand_over = True
+            self._something_came.set()
+
     def wake(self) -> None:
         """Let ``wait`` return although nothing came."""
         self._something_came.set()
@@ -133,8 +143,9 @@ class Intake:
             cancelled, self._cancelled = tuple(self._cancelled), {}
             left, self._left = frozenset(self._left), set()
             controls, self._controls = self._controls, None
+            hand_over, self._hand_over = self._hand_over, False
         sequences = tuple(itertools.chain.from_iterable(itertools.starmap(self._build, arrivals)))
-        return Drained(controls, sequences, cancelled, left)
+        return Drained(controls, sequences, cancelled, left, hand_over)
 
     def end(self, keys: Iterable[SequenceKey]) -> None:
         """Take note that sequences have ended; each is reported once."""
@@ -165,20 +176,24 @@ class Intake:
                 key=SequenceKey(origin, submission.handle + choice),
                 request_id=request.id,
                 tenant=request.tenant,
-                choice=choice,
+                choice=submission.choice + choice,
                 sampling=request.sampling,
                 arrival=next(self._arrival),
-                tokens=list(request.prompt),
+                tokens=[*request.prompt, *submission.output],
                 num_prompt=len(request.prompt),
                 cache_salt=request.cache_salt,
+                priority=request.priority,
+                weight=request.weight,
             )
 
 
-def _fault(request: Request, info: ReplicaInfo) -> tuple[Refusal, str] | None:
+def _fault(submission: Submission, info: ReplicaInfo) -> tuple[Refusal, str] | None:
     """Why this replica could never run the request."""
+    request, output = submission.request, submission.output
     sampling = request.sampling
     named = {
         "prompt": request.prompt,
+        "output": output,
         "stop_token_ids": sampling.stop_token_ids,
         "allowed_token_ids": sampling.allowed_token_ids,
         "logit_bias": [token for token, _ in sampling.logit_bias],
@@ -187,6 +202,11 @@ def _fault(request: Request, info: ReplicaInfo) -> tuple[Refusal, str] | None:
         if (highest := max(tokens, default=0)) >= info.vocab_size:
             detail = f"{name}: token {highest} is outside the vocabulary of {info.vocab_size}"
             return Refusal.INVALID, detail
+    if output and request.n != 1:
+        return Refusal.INVALID, f"output: only one choice can go on, not {request.n}"
+    if len(output) >= sampling.max_tokens:
+        detail = f"output: has {len(output)} tokens, so none of {sampling.max_tokens} is left"
+        return Refusal.INVALID, detail
     total = len(request.prompt) + sampling.max_tokens
     if total > info.max_sequence_tokens:
         detail = f"prompt and max_tokens make {total} tokens of {info.max_sequence_tokens} at most"

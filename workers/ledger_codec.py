@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from chairlift.cluster.errors import LedgerError
-from chairlift.cluster.protocol import Batching, Controls, FinishReason, SamplingParams
+from chairlift.cluster.protocol import Batching, Controls, FinishReason, Priority, SamplingParams
 from chairlift.workers.decisions import Reason, TurnedDown
 from chairlift.workers.intake import Drained
 from chairlift.workers.ledger_format import (
@@ -64,16 +64,18 @@ __all__ = [
 UNKNOWN = 0xFFFFFFFF
 """Stands for a prediction that nobody could make."""
 
-_INPUTS = struct.Struct("<BIII")  # Controls follow, arrivals, cancelled, left
-_CONTROLS = struct.Struct("<QBIIB")  # version, batching, budget, seats, by a person
-_ARRIVAL = struct.Struct("<QQQIIIIIQB")  # see _pack_arrival
+_INPUTS = struct.Struct("<BIII")  # flags, arrivals, cancelled, left
+_CONTROLS = struct.Struct("<QBIIB")  # version, batching, budget, seats, flags
+_ARRIVAL = struct.Struct("<QQQIIIIIIQBdB")  # see _pack_arrival
 _ENDING = struct.Struct("<QQB")
 _TURNED_DOWN = struct.Struct("<QQBI")
 _PLAN = struct.Struct("<IIII")  # slices, preempted, turned down, digest of the block tables
 _ADVANCE = struct.Struct("<BfQI")  # failed, predicted seconds, KV read, tokens
 _REFILL = struct.Struct("<II")  # admitted, turned down
 _AT = struct.Struct("<d")
-_SAME_PROMPT, _IGNORE_EOS, _PROMPT_LOGPROBS = 1, 2, 4
+_HAS_CONTROLS, _HAND_OVER = 1, 2
+_BY_PERSON, _FAIR = 1, 2
+_SAME_TOKENS, _IGNORE_EOS, _PROMPT_LOGPROBS = 1, 2, 4
 _BATCHING = tuple(Batching)
 _NO_INPUTS = _INPUTS.pack(0, 0, 0, 0)
 _NO_ENDINGS = column("I", (0,))
@@ -82,10 +84,11 @@ _NO_ENDINGS = column("I", (0,))
 def pack_inputs(drained: Drained) -> bytes:
     """All that the scheduler is told from outside."""
     controls, arrivals = drained.controls, drained.arrivals
-    if controls is None and not (arrivals or drained.cancelled or drained.left):
-        return _NO_INPUTS
     cancelled, left = drained.cancelled, sorted(drained.left)
-    parts = [_INPUTS.pack(controls is not None, len(arrivals), len(cancelled), len(left))]
+    flags = _HAS_CONTROLS * (controls is not None) + _HAND_OVER * drained.hand_over
+    if not (flags or arrivals or cancelled or left):
+        return _NO_INPUTS
+    parts = [_INPUTS.pack(flags, len(arrivals), len(cancelled), len(left))]
     if controls is not None:
         parts.append(_pack_controls(controls))
     previous: Sequence | None = None
@@ -234,21 +237,28 @@ def _pack_controls(controls: Controls) -> bytes:
         _BATCHING.index(controls.batching),
         controls.token_budget,
         controls.max_sequences,
-        controls.by_person,
+        _BY_PERSON * controls.by_person + _FAIR * controls.fair,
     )
 
 
 def _read_controls(cursor: Cursor) -> Controls:
-    version, batching, token_budget, max_sequences, by_person = cursor.take(_CONTROLS)
-    return Controls(version, _BATCHING[batching], token_budget, max_sequences, bool(by_person))
+    version, batching, token_budget, max_sequences, flags = cursor.take(_CONTROLS)
+    return Controls(
+        version,
+        _BATCHING[batching],
+        token_budget,
+        max_sequences,
+        by_person=bool(flags & _BY_PERSON),
+        fair=bool(flags & _FAIR),
+    )
 
 
 def _pack_arrival(sequence: Sequence, previous: Sequence | None) -> list[bytes]:
-    """A sequence as it came. Further choices of a request do not repeat its prompt."""
+    """A sequence as it came. Further choices of a request do not repeat its tokens."""
     sampling = sequence.sampling
     same = previous is not None and previous.tokens == sequence.tokens
     flags = (
-        _SAME_PROMPT * same
+        _SAME_TOKENS * same
         + _IGNORE_EOS * sampling.ignore_eos
         + _PROMPT_LOGPROBS * (sampling.prompt_logprobs is not None)
     )
@@ -258,10 +268,13 @@ def _pack_arrival(sequence: Sequence, previous: Sequence | None) -> list[bytes]:
         sequence.arrival,
         sequence.choice,
         0 if same else len(sequence.tokens),
+        sequence.num_prompt,
         sampling.max_tokens,
         sampling.min_tokens,
         len(sampling.stop_token_ids),
         sampling.seed,
+        sequence.priority,
+        sequence.weight,
         flags,
     )
     texts = [text_field(t) for t in (sequence.request_id, sequence.tenant, sequence.cache_salt)]
@@ -270,22 +283,23 @@ def _pack_arrival(sequence: Sequence, previous: Sequence | None) -> list[bytes]:
 
 
 def _read_inputs(cursor: Cursor) -> Inputs:
-    has_controls, num_arrivals, num_cancelled, num_left = cursor.take(_INPUTS)
-    controls = _read_controls(cursor) if has_controls else None
+    flags, num_arrivals, num_cancelled, num_left = cursor.take(_INPUTS)
+    controls = _read_controls(cursor) if flags & _HAS_CONTROLS else None
     arrivals: list[Sequence] = []
     for _ in range(num_arrivals):
         arrivals.append(_read_arrival(cursor, arrivals))
     numbers = cursor.column("Q", 2 * num_cancelled)
     cancelled = tuple(map(SequenceKey, numbers[::2], numbers[1::2]))
-    return Inputs(controls, tuple(arrivals), cancelled, cursor.column("Q", num_left))
+    left = cursor.column("Q", num_left)
+    return Inputs(controls, tuple(arrivals), cancelled, left, bool(flags & _HAND_OVER))
 
 
 def _read_arrival(cursor: Cursor, before: list[Sequence]) -> Sequence:
-    origin, handle, arrival, choice, num_prompt, *rest = cursor.take(_ARRIVAL)
-    max_tokens, min_tokens, num_stops, seed, flags = rest
+    origin, handle, arrival, choice, num_tokens, num_prompt, *rest = cursor.take(_ARRIVAL)
+    max_tokens, min_tokens, num_stops, seed, priority, weight, flags = rest
     request_id, tenant, salt = cursor.text(), cursor.text(), cursor.text()
     stops = cursor.column("I", num_stops)
-    tokens = list(before[-1].tokens if flags & _SAME_PROMPT else cursor.column("I", num_prompt))
+    tokens = list(before[-1].tokens if flags & _SAME_TOKENS else cursor.column("I", num_tokens))
     sampling = SamplingParams(
         max_tokens=max_tokens,
         seed=seed,
@@ -302,8 +316,10 @@ def _read_arrival(cursor: Cursor, before: list[Sequence]) -> Sequence:
         sampling=sampling,
         arrival=arrival,
         tokens=tokens,
-        num_prompt=len(tokens),
+        num_prompt=num_prompt,
         cache_salt=salt,
+        priority=Priority(priority),
+        weight=weight,
     )
 
 

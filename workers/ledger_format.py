@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 MAGIC = b"CHLEDGER"
-LAYOUT = 1
+LAYOUT = 2
 """Raised by one with every change to the layout; a reader reads its own only."""
 
 SNAPSHOT, GAP, NOTE = 6, 7, 8
@@ -77,6 +77,7 @@ def controls_state(controls: Controls) -> dict[str, Any]:
         "token_budget": controls.token_budget,
         "max_sequences": controls.max_sequences,
         "by_person": controls.by_person,
+        "fair": controls.fair,
     }
 
 

@@ -99,6 +99,7 @@ class Inputs:
     arrivals: tuple[Sequence, ...] = ()
     cancelled: tuple[SequenceKey, ...] = ()
     left: tuple[int, ...] = ()
+    hand_over: bool = False
 
 
 Endings = tuple[tuple[SequenceKey, FinishReason], ...]

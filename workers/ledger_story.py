@@ -57,10 +57,11 @@ class WaitedFor:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """The engine took it in."""
+    """The engine took it in; ``output``: tokens that it had from elsewhere."""
 
     at: float
     step: int
+    output: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ class Computed:
 
 @dataclass(frozen=True, slots=True)
 class FirstToken:
-    """Its first output token was sampled."""
+    """Its first output token, or the first one here, was sampled."""
 
     at: float
     step: int
@@ -119,7 +120,8 @@ class Story:
 
     Attributes:
         is_whole: it arrived within the records; else it was open at their beginning.
-        num_output: output tokens so far.
+        num_output: output tokens so far, those from elsewhere included.
+        num_continued: output tokens that it arrived with.
         waited: seconds without a seat by reason; None is the wait for the step under way.
         events: kept for the sequences that were asked for.
     """
@@ -132,6 +134,7 @@ class Story:
     max_tokens: int
     is_whole: bool
     num_output: int = 0
+    num_continued: int = 0
     preemptions: int = 0
     waited: dict[Reason | None, float] = field(default_factory=dict)
     finish: FinishReason | None = None
@@ -206,7 +209,6 @@ class Follower:
         for sequence in (each for side in restore_sequences(snapshot.state) for each in side):
             if self._arrival_of.get(sequence.key) != sequence.arrival:
                 story = self._open(sequence, is_whole=False)
-                story.num_output = sequence.num_output
                 story.preemptions = sequence.preemptions
                 if sequence.status is Status.WAITING:
                     self._line_up(story)
@@ -220,6 +222,7 @@ class Follower:
             num_prompt=sequence.num_prompt,
             max_tokens=sequence.sampling.max_tokens,
             is_whole=is_whole,
+            num_output=sequence.num_output,
             is_wanted=self._wants_events(sequence.request_id),
         )
         self.stories[sequence.arrival] = story
@@ -240,8 +243,9 @@ class Follower:
     def _arrive(self, head: StageRecord, inputs: Inputs) -> None:
         for sequence in inputs.arrivals:
             story = self._open(sequence, is_whole=True)
+            story.num_continued = story.num_output
             self._line_up(story)
-            self._tell(story, Arrived(head.at, head.step))
+            self._tell(story, Arrived(head.at, head.step, story.num_continued))
 
     def _yield(self, plan: Plan) -> None:
         for arrival in plan.preempted:
@@ -265,7 +269,7 @@ class Follower:
             self._tell(story, Computed(at, step, piece.start, piece.count))
             if piece.start + piece.count == story.num_tokens:
                 story.num_output += 1
-                if story.num_output == 1:
+                if story.num_output == story.num_continued + 1:
                     self._tell(story, FirstToken(at, step))
 
     def _end(self, head: StageRecord, endings: Endings) -> None:

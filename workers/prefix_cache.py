@@ -1,11 +1,7 @@
 """Which blocks of a sequence need not be computed, because their content is in the pool already.
 
-Owns the names of blocks and the rule of who may read them. A full block is named by a digest of
-the block before it and of its own tokens, the first one by the cache salt as well. So equal names
-mean equal prefixes, whole, and under one salt; and K and V of a position depend on nothing else.
-
-    salt ─► digest(salt) ─► digest(·, tokens 0 … 15) ─► digest(·, tokens 16 … 31) ─► …
-                              block 0                     block 1
+Owns the rule of who may read a block. What blocks are called is ``cluster.block_names``' business:
+equal names mean equal prefixes under one salt, and K and V of a position depend on nothing else.
 
 Only full blocks have names, and a block gets its name when the step that filled it is over. Who
 shares a block therefore never writes to it: what it still computes lies in blocks of its own.
@@ -13,16 +9,12 @@ shares a block therefore never writes to it: what it still computes lies in bloc
 
 from __future__ import annotations
 
-from array import array
-from hashlib import blake2b
-
+from chairlift.cluster.block_names import extend_names
 from chairlift.workers.batching import Found
 from chairlift.workers.block_pool import BlockPool
 from chairlift.workers.sequence import Sequence, Slice
 
 __all__ = ["PrefixCache"]
-
-_DIGEST_BYTES = 32
 
 
 class PrefixCache:
@@ -107,13 +99,6 @@ class PrefixCache:
 
     def _digests(self, sequence: Sequence, count: int) -> list[bytes]:
         """The names of a sequence's blocks, ``count`` of them at least; kept with the sequence."""
-        digests, size = sequence.digests, self._pool.block_size
-        for start in range(len(digests) * size, count * size, size):
-            parent = digests[-1] if digests else _digest(sequence.cache_salt.encode())
-            tokens = array("Q", sequence.tokens[start : start + size])
-            digests.append(_digest(parent + tokens.tobytes()))
-        return digests
-
-
-def _digest(content: bytes) -> bytes:
-    return blake2b(content, digest_size=_DIGEST_BYTES).digest()
+        names, size = sequence.digests, self._pool.block_size
+        extend_names(names, sequence.tokens, sequence.cache_salt, size, count)
+        return names

@@ -171,6 +171,8 @@ class _Player:
         match record:
             case Queued():
                 outcomes = scheduler.cancel(_take_in(scheduler, record.inputs))
+                if record.inputs.hand_over:
+                    outcomes += scheduler.hand_over()
                 _compare(step, stage, "who ended", record.endings, _endings(outcomes))
             case Plan():
                 self._plan = scheduler.plan()
@@ -188,9 +190,12 @@ class _Player:
             case Retired():
                 cancelled = _take_in(scheduler, record.inputs)
                 outcomes = scheduler.retire(self._plan, self._result, cancelled)
+                if record.inputs.hand_over:
+                    outcomes += scheduler.hand_over()
                 _compare(step, stage, "who ended", record.endings, _endings(outcomes))
             case Refill():
                 admission = scheduler.refill()
+                scheduler.take_block_events()  # nobody else does, and they would pile up
                 cursor = Cursor(codec.pack_refill(admission, [None] * len(admission.admitted)))
                 admitted, turned_down, _ = codec.read_refill(cursor)
                 _compare(step, stage, "who was admitted", record.admitted, admitted)

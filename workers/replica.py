@@ -7,31 +7,35 @@ runs in production, in benchmarks and in tests alike.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-
 from chairlift.cluster.config import ServiceConfig
-from chairlift.cluster.machine import read_cores, read_memory
 from chairlift.cluster.model_files import read_spec, resolve_model
 from chairlift.cluster.model_spec import ModelSpec
 from chairlift.cluster.protocol import ReplicaInfo
 from chairlift.workers.block_pool import BlockPool
 from chairlift.workers.engine import Engine
 from chairlift.workers.intake import Intake
-from chairlift.workers.kv_cache import blocks_for
 from chairlift.workers.ledger import Ledger
 from chairlift.workers.ledger_folder import LedgerFolder
-from chairlift.workers.model_runner import ModelRunner
+from chairlift.workers.machine_share import cache_blocks
 from chairlift.workers.scheduler import Scheduler
+from chairlift.workers.sequence import Runner
 from chairlift.workers.server import WorkerServer
+from chairlift.workers.simulated_runner import SimulatedRunner
 from chairlift.workers.snapshot import describe
-from chairlift.workers.weights import load_weights
 
-__all__ = ["Progress", "Replica"]
+__all__ = ["Progress", "Replica", "hand_over"]
+
+DRAIN_TIMEOUT_S = 5.0
+"""A step that is under way can take this long, or a router to read."""
+
+JOIN_TIMEOUT_S = 5.0
+POLL_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,32 +63,14 @@ class Replica:
     def build(self) -> None:
         """Read the weights, lay out the KV cache, warm up. Raises StartupError."""
         config = self._config
-        threads = worker_threads(config)
-        torch.set_num_threads(threads)
         spec = read_spec(resolve_model(config.model.path))
-        weights = load_weights(spec, self._report("reading weights"))
-        num_blocks = blocks_for(
-            config.engine.kv_memory,
-            spec,
-            block_size=config.engine.block_size,
-            available=read_memory().available // config.workers.replicas,
-        )
-        runner = ModelRunner(
-            spec,
-            weights,
-            num_blocks=num_blocks,
-            block_size=config.engine.block_size,
-            kernels=config.engine.kernels,
-            threads=threads,
-        )
-        del weights
-        runner.warm_up(self._report("warming up"))
+        runner, num_blocks = self._runner(spec)
         info = self._info(spec, num_blocks)
         self._intake = Intake(info)
-        self._server = WorkerServer(info, self._intake)
+        self._server = WorkerServer(info, self._intake, step_age=lambda: self._engine.stuck_for())
         scheduler = Scheduler(
             BlockPool(num_blocks, config.engine.block_size),
-            config.engine.controls(),
+            config.engine.controls(fair=config.router.fair),
             eos_token_ids=spec.eos_token_ids,
             prefix_cache=config.engine.prefix_cache,
         )
@@ -115,11 +101,26 @@ class Replica:
             return f"the present step has been under way for {stuck:.0f} s"
         return None
 
+    async def drain(self) -> None:
+        """Hand over every open sequence, and take no new ones; the replica then idles."""
+        await hand_over(self._engine, self._intake, self._server)
+
     async def stop(self) -> None:
-        """End every open sequence, then the loop and the server."""
+        """Drain, then end the loop and the server; what could not be handed over fails."""
+        await self.drain()
         self._engine.stop()
-        await asyncio.to_thread(self._thread.join, 10.0)
+        await asyncio.to_thread(self._thread.join, JOIN_TIMEOUT_S)
         await self._server.stop()
+
+    def _runner(self, spec: ModelSpec) -> tuple[Runner, int]:
+        """Who computes, and the blocks of its KV cache."""
+        step_ms = self._config.engine.simulated_step_ms
+        if step_ms is not None:
+            runner = SimulatedRunner(spec.vocab_size, spec.eos_token_ids, step_ms / 1000)
+            return runner, cache_blocks(self._config, spec)
+        from chairlift.workers.model_loading import load_runner
+
+        return load_runner(self._config, spec, self._report)
 
     def _report(self, stage: str) -> Callable[[float], None]:
         return lambda fraction: self._progress(Progress(stage, fraction))
@@ -150,8 +151,19 @@ class Replica:
         )
 
 
-def worker_threads(config: ServiceConfig) -> int:
-    """CPU threads for one replica: as configured, or a fair share of the usable cores."""
-    if config.workers.threads != "auto":
-        return config.workers.threads
-    return max(1, int(read_cores().usable) // config.workers.replicas)
+async def hand_over(
+    engine: Engine, intake: Intake, server: WorkerServer, timeout_s: float = DRAIN_TIMEOUT_S
+) -> None:
+    """Let every router know that its sequences go on elsewhere, and wait until all are told.
+
+    A stream that has ended is nobody's concern any more; a router that does not read, or a step
+    that does not end, is waited for as long as ``timeout_s``.
+    """
+    engine.hand_over()
+    server.drain()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            # In this order: a sequence counts as open until the engine's load is of its last step.
+            # What is waited for happens in the engine's thread, which knows no asyncio.Event.
+            while intake.num_open or not server.has_told(engine.load.step):  # noqa: ASYNC110
+                await asyncio.sleep(POLL_S)

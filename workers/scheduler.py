@@ -6,24 +6,33 @@ equal inputs in equal order give equal plans.
 
     add ─► waiting ──refill──► running ──plan, retire──► finished
               ▲                   │
-              └─── preempted ─────┘   at the front: who was admitted once goes before who never was
+              └─── preempted ─────┘   before those of its tenant and class that never ran
 
-``running`` stands in order of admission. An older sequence never yields to a newer one and never
-waits for its blocks, so the oldest advances in every step, and with it everything ends.
+``running`` stands in order of class, and within a class in order of admission. Nobody yields to
+one that stands behind, nor waits for the blocks of such a one, so the first advances in every
+step; and as none but a higher class can come to stand before it, everything ends.
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from chairlift.cluster.protocol import Controls, FinishReason, LoadReport, TokenLogprobs
+from chairlift.cluster.fairness import BURST, VirtualCounters
+from chairlift.cluster.protocol import (
+    BlockEvents,
+    Controls,
+    FinishReason,
+    LoadReport,
+    TokenLogprobs,
+)
 from chairlift.workers.batching import Found, Room, policy_for
 from chairlift.workers.block_pool import BlockPool
 from chairlift.workers.decisions import TurnedDown
 from chairlift.workers.draft import Draft
 from chairlift.workers.prefix_cache import PrefixCache
+from chairlift.workers.running_order import in_turn, is_in_order, seat, victim_of
 from chairlift.workers.sequence import (
     Admission,
     Sequence,
@@ -33,8 +42,9 @@ from chairlift.workers.sequence import (
     StepPlan,
     StepResult,
 )
+from chairlift.workers.waiting_queue import WaitingQueue
 
-__all__ = ["Outcome", "Scheduler", "WaitingQueue"]
+__all__ = ["Outcome", "Scheduler"]
 
 
 class Outcome(NamedTuple):
@@ -51,41 +61,16 @@ class Outcome(NamedTuple):
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
-class WaitingQueue:
-    """Sequences without a seat, in order of service; every change takes constant time."""
-
-    def __init__(self) -> None:
-        self.num_tokens = 0
-        self._sequences: OrderedDict[Sequence, None] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._sequences)
-
-    def __iter__(self) -> Iterator[Sequence]:
-        return iter(self._sequences)
-
-    def __contains__(self, sequence: object) -> bool:
-        return sequence in self._sequences
-
-    def append(self, sequence: Sequence) -> None:
-        self._sequences[sequence] = None
-        self.num_tokens += sequence.num_tokens
-
-    def prepend(self, sequence: Sequence) -> None:
-        self.append(sequence)
-        self._sequences.move_to_end(sequence, last=False)
-
-    def remove(self, sequence: Sequence) -> None:
-        del self._sequences[sequence]
-        self.num_tokens -= sequence.num_tokens
-
-
 class Scheduler:
     """The state of one engine's sequences, and the decisions of each step.
 
-    A step is ``plan`` → (the runner) → ``retire`` → ``refill``; ``add``, ``cancel`` and
-    ``set_controls`` may come before any of them, except that ``cancel`` between ``plan`` and
-    ``retire`` goes through ``retire``.
+    A step is ``plan`` → (the runner) → ``retire`` → ``refill``; ``add``, ``cancel``, ``hand_over``
+    and ``set_controls`` may come before any of them, except that ``cancel`` between ``plan`` and
+    ``retire`` goes through ``retire``, and ``hand_over`` comes after it.
+
+    Tenants are charged for the prompt tokens that are left to compute when a sequence is admitted
+    first, and for each token that it yields; not for what is computed again, nor for what a
+    sequence brings along that ran elsewhere.
     """
 
     def __init__(
@@ -96,12 +81,17 @@ class Scheduler:
         *,
         prefix_cache: bool = True,
     ) -> None:
-        self.waiting = WaitingQueue()
+        self.counters = VirtualCounters(BURST)
         self.running: list[Sequence] = []
         self.controls = controls
         self._policy = policy_for(controls.batching)
         self._pool = pool
         self._cache = PrefixCache(pool, prefix_cache)
+        self.waiting = WaitingQueue(
+            self.counters,
+            controls.fair,
+            lambda sequence: _input_of(sequence, self._cache.find(sequence).tokens),
+        )
         self._eos_token_ids = frozenset(eos_token_ids)
         self._open: dict[SequenceKey, Sequence] = {}
         self._preemptions = 0
@@ -118,7 +108,7 @@ class Scheduler:
         """Queue new sequences, in their order; each must be able to fit when it is alone."""
         for sequence in sequences:
             self._open[sequence.key] = sequence
-            self.waiting.append(sequence)
+            self.waiting.arrive(sequence)
 
     def cancel(self, keys: Iterable[SequenceKey]) -> list[Outcome]:
         """End sequences now; a key that names no open sequence is skipped."""
@@ -126,6 +116,13 @@ class Scheduler:
             self._finish(self._open[key], FinishReason.CANCELLED)
             for key in keys
             if key in self._open
+        ]
+
+    def hand_over(self) -> list[Outcome]:
+        """End all that is open, for another replica to go on with."""
+        return [
+            self._finish(sequence, FinishReason.HANDED_OVER)
+            for sequence in list(self._open.values())
         ]
 
     def set_controls(self, controls: Controls) -> None:
@@ -136,18 +133,19 @@ class Scheduler:
         if controls.version > self.controls.version:
             self.controls = controls
             self._policy = policy_for(controls.batching)
+            self.waiting.set_fair(controls.fair)
 
     def plan(self) -> StepPlan:
         """The tokens of the next step: who decodes first, then unfinished prompts in chunks.
 
-        Allocates the blocks that they need. Where blocks are short the newest running sequence
-        is preempted, at the latest the one that is short itself. A prompt whose next block an
-        older one computes in this very step waits for it, so that it is computed once.
+        Allocates the blocks that they need. Where blocks are short, one that stands behind in
+        ``running`` is preempted, at the latest the one that is short itself. A prompt whose next
+        block one before it computes in this very step waits for it, so that it is computed once.
         """
         draft = Draft(self.controls.token_budget)
-        for sequence in _in_turn(self.running):
+        for sequence in in_turn(self.running):
             if sequence.status is not Status.RUNNING:
-                continue  # preempted a moment ago, for an older one
+                continue  # preempted a moment ago, for one that stands before it
             if draft.budget == 0:
                 draft.starved.append(sequence)
             elif sequence.num_pending == 1:
@@ -177,6 +175,7 @@ class Scheduler:
             return outcomes + [self._finish(each, FinishReason.FAILED) for each in running]
         logprobs, prompt_logprobs = result.logprobs, result.prompt_logprobs
         num_sampled = 0
+        served: Counter[str] = Counter()
         for row, piece in enumerate(plan.slices):
             sequence, index = piece.sequence, num_sampled
             num_sampled += piece.samples
@@ -189,7 +188,15 @@ class Scheduler:
                 sequence.prompt_logprobs.extend(prompt_logprobs[row])
             if piece.samples:
                 token = result.tokens[index]
-                outcomes.append(self._extend(sequence, token, logprobs.get(index)))
+                sequence.tokens.append(token)
+                served[sequence.tenant] += 1
+                finish = _ending(sequence, token, self._eos_token_ids)
+                outcomes.append(_told(sequence, token, finish, logprobs.get(index)))
+                if finish is not None:
+                    self._finish(sequence, finish)
+        for tenant, count in served.items():
+            self._tokens_generated += count
+            self.counters.charge(tenant, output_tokens=count)
         return outcomes
 
     def refill(self) -> Admission:
@@ -201,8 +208,10 @@ class Scheduler:
         for sequence in choice.admitted:
             self.waiting.remove(sequence)
             sequence.status = Status.RUNNING
-            self.running.append(sequence)
+            seat(self.running, sequence)
             gained = self._cache.adopt(sequence)
+            self.counters.chosen(sequence.tenant, sequence.priority)
+            self.counters.charge(sequence.tenant, input_tokens=_input_of(sequence, gained))
             if sequence.preemptions == 0 and self._cache.reads(sequence):
                 sequence.num_cached = min(gained, sequence.num_prompt)
                 self._cache_queries += sequence.num_prompt
@@ -215,7 +224,12 @@ class Scheduler:
 
     def load(self, step: int) -> LoadReport:
         """The state in numbers, after step number ``step``."""
-        unfinished = sum(s.num_pending for s in self.running if s.num_pending > 1)
+        unfinished = freeing = 0
+        for sequence in self.running:
+            if sequence.num_pending > 1:
+                unfinished += sequence.num_pending
+            elif sequence.num_output + 1 >= sequence.sampling.max_tokens:
+                freeing += 1
         return LoadReport(
             step=step,
             running=len(self.running),
@@ -228,7 +242,12 @@ class Scheduler:
             tokens_generated=self._tokens_generated,
             cache_queries=self._cache_queries,
             cache_hits=self._cache_hits,
+            freeing=freeing,
         )
+
+    def take_block_events(self) -> BlockEvents | None:
+        """What the prefix cache gained and lost since the last call; None for no change."""
+        return self._pool.take_events()
 
     def check_integrity(self) -> None:
         """Raises RuntimeError when sequences, seats and blocks contradict each other."""
@@ -238,22 +257,26 @@ class Scheduler:
             raise RuntimeError(
                 f"blocks are used {self._pool.references()} times, the block tables hold {held}"
             )
-        if any(sequence.blocks or sequence.num_computed for sequence in self.waiting):
+        waiting = list(self.waiting.sequences())
+        if any(sequence.blocks or sequence.num_computed for sequence in waiting):
             raise RuntimeError("a waiting sequence holds blocks")
-        if {*self.running, *self.waiting} != set(self._open.values()):
+        if {*self.running, *waiting} != set(self._open.values()):
             raise RuntimeError("an open sequence neither runs nor waits")
+        if not is_in_order(self.running):
+            raise RuntimeError("a lower class stands before a higher one")
 
     def _draft(self, draft: Draft, sequence: Sequence) -> Slice | None:
-        """Give a sequence its part of the step, at the expense of newer ones if it must be.
+        """Give a sequence its part of the step, at the expense of those behind it if it must be.
 
-        Returns None when it is the newest itself and had to yield.
+        Returns None when nobody stands behind it, and it had to yield itself.
         """
         start, pending = sequence.num_computed, sequence.num_pending
         count = min(pending, draft.budget)
         missing = start + count - len(sequence.blocks) * self._pool.block_size
         if missing > 0:
             while (blocks := self._pool.allocate(self._pool.blocks_for(missing))) is None:
-                victim = self._preempt_newest()
+                victim = victim_of(self.running, sequence, self.waiting.value)
+                self._preempt(victim)
                 draft.drop(victim)
                 if victim is sequence:
                     return None
@@ -262,36 +285,16 @@ class Scheduler:
         draft.add(piece)
         return piece
 
-    def _preempt_newest(self) -> Sequence:
+    def _preempt(self, sequence: Sequence) -> None:
         """Take the seat and the blocks of a sequence; it will compute all its tokens again."""
-        sequence = self.running.pop()
-        self._release(sequence)
+        self.running.remove(sequence)
+        _release(sequence, self._pool)
         sequence.num_computed = 0
         sequence.prompt_logprobs.clear()
         sequence.status = Status.WAITING
         sequence.preemptions += 1
         self._preemptions += 1
-        self.waiting.prepend(sequence)
-        return sequence
-
-    def _extend(self, sequence: Sequence, token: int, logprobs: TokenLogprobs | None) -> Outcome:
-        """Append a sampled token, and end the sequence if it was the last."""
-        sequence.tokens.append(token)
-        self._tokens_generated += 1
-        finish = _ending(sequence, token, self._eos_token_ids)
-        if finish is not None:
-            self._finish(sequence, finish)
-        told = () if logprobs is None else (logprobs,)
-        if sequence.num_output > 1:
-            return Outcome(sequence.key, (token,), finish, logprobs=told)
-        return Outcome(
-            sequence.key,
-            (token,),
-            finish,
-            sequence.num_cached,
-            told,
-            tuple(sequence.prompt_logprobs),
-        )
+        self.waiting.insert(sequence)
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> Outcome:
         """The only end of a sequence."""
@@ -299,19 +302,25 @@ class Scheduler:
             self.waiting.remove(sequence)
         else:
             self.running.remove(sequence)
-        self._release(sequence)
+        _release(sequence, self._pool)
         sequence.status = Status.FINISHED
         sequence.finish = reason
         del self._open[sequence.key]
         return Outcome(sequence.key, (), reason)
 
-    def _release(self, sequence: Sequence) -> None:
-        """The only caller of ``free``.
 
-        The last block goes first, and with it is forgotten first: the others are found without it.
-        """
-        self._pool.free(reversed(sequence.blocks))
-        sequence.blocks = []
+def _release(sequence: Sequence, pool: BlockPool) -> None:
+    """The only caller of ``free``.
+
+    The last block goes first, and with it is forgotten first: the others are found without it.
+    """
+    pool.free(reversed(sequence.blocks))
+    sequence.blocks = []
+
+
+def _input_of(sequence: Sequence, found: int) -> int:
+    """Prompt tokens to charge for at its admission, of which so many were found in the cache."""
+    return 0 if sequence.resumes else sequence.num_prompt - found
 
 
 def _room(
@@ -336,17 +345,21 @@ def _room(
     )
 
 
-def _in_turn(running: list[Sequence]) -> list[Sequence]:
-    """Who decodes, then who still has a prompt to compute; each in order of admission.
-
-    A prompt waits only for a block of one that stands before it here and is older: nobody who
-    comes later, and is newer than both, can take that one's blocks away again.
-    """
-    decoding: list[Sequence] = []
-    unfinished: list[Sequence] = []
-    for sequence in running:
-        (decoding if sequence.num_pending == 1 else unfinished).append(sequence)
-    return decoding + unfinished
+def _told(
+    sequence: Sequence, token: int, finish: FinishReason | None, logprobs: TokenLogprobs | None
+) -> Outcome:
+    """A sampled token, with all that goes with the very first one."""
+    told = () if logprobs is None else (logprobs,)
+    if sequence.num_output > 1:
+        return Outcome(sequence.key, (token,), finish, logprobs=told)
+    return Outcome(
+        sequence.key,
+        (token,),
+        finish,
+        sequence.num_cached,
+        told,
+        tuple(sequence.prompt_logprobs),
+    )
 
 
 def _ending(sequence: Sequence, token: int, eos_token_ids: frozenset[int]) -> FinishReason | None:

@@ -20,7 +20,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from chairlift.cluster.protocol import FinishReason, SamplingParams, TokenLogprobs
+from chairlift.cluster.protocol import FinishReason, Priority, SamplingParams, TokenLogprobs
 from chairlift.workers.decisions import SequenceKey, TurnedDown
 
 __all__ = [
@@ -50,13 +50,14 @@ class Sequence:
     Attributes:
         choice: index among the request's choices; keys the random numbers with the seed.
         arrival: order of arrival in this engine; unique.
-        tokens: prompt, then output.
+        tokens: prompt, then output; it may come with output, which another replica has told.
         num_computed: leading tokens whose K and V are in the cache.
         blocks: block table, one entry for each started block of the computed and planned tokens.
         cache_salt: part of the name of every cached block that it reads or fills.
         digests: names of its leading full blocks, as far as the prefix cache has asked for them.
         num_cached: prompt tokens that it found in the prefix cache when it was first admitted.
         prompt_logprobs: gathered over the steps until the first output token is sampled.
+        priority, weight: as ``protocol.Request`` has them.
     """
 
     key: SequenceKey
@@ -76,6 +77,8 @@ class Sequence:
     digests: list[bytes] = field(default_factory=list)
     num_cached: int = 0
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    priority: Priority = Priority.STANDARD
+    weight: float = 1.0
 
     @property
     def num_tokens(self) -> int:
@@ -89,6 +92,11 @@ class Sequence:
     def num_pending(self) -> int:
         """Tokens that are known but not yet computed; 1 while decoding."""
         return len(self.tokens) - self.num_computed
+
+    @property
+    def resumes(self) -> bool:
+        """Whether it ran before, here or elsewhere."""
+        return self.preemptions > 0 or len(self.tokens) > self.num_prompt
 
     @property
     def max_total(self) -> int:

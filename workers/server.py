@@ -1,14 +1,15 @@
 """Rank 0's end of the data plane: the gRPC service that routers connect to.
 
 Owns one stream per router: reads its submissions, cancellations and Controls into the Intake, and
-tells it what each step did. It knows nothing of models or of scheduling.
+tells it what each step did. Owns also the load reports, and the names of all cached blocks as far
+as the engine has told them. It knows nothing of models or of scheduling.
 
     router ──ToWorker──►  _read ──► Intake                                       (at once)
-    router ◄─FromWorker── _write ◄── _Outbox ◄── _deliver ◄── publish   (by the engine, once a step)
+    router ◄─FromWorker── _write ◄── Outbox ◄── _deliver ◄── publish    (by the engine, once a step)
 
-A step's news leave at once. Where the network is behind, the news of several steps wait in the
-stream's outbox and are joined per sequence, so an outbox never holds more than the tokens of that
-router's open sequences.
+A step's news leave at once; where the network is behind, they are joined in the stream's outbox.
+A load report is made anew, with the next stamp, by each step, by each heartbeat, and when streams
+come and go or the replica begins to leave. So a report that is old is known to be.
 """
 
 from __future__ import annotations
@@ -16,25 +17,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterable
-from itertools import chain, count
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING, NoReturn
 
 import grpc.aio
 
-from chairlift.cluster import wire, wire_frame
+from chairlift.cluster import wire
 from chairlift.cluster.proto import worker_pb2 as pb
 from chairlift.cluster.proto import worker_pb2_grpc as pb_grpc
 from chairlift.cluster.protocol import (
     PROTOCOL_VERSION,
     Answer,
-    Delta,
     LoadReport,
     Refusal,
     ReplicaInfo,
 )
 from chairlift.workers.engine import StepOutput
 from chairlift.workers.intake import Intake
+from chairlift.workers.outbox import Outbox
 
 __all__ = ["WorkerServer"]
 
@@ -66,13 +68,30 @@ class WorkerServer(pb_grpc.WorkerServicer):
     Everything but ``publish`` belongs to the event loop that ``start`` ran in.
     """
 
-    def __init__(self, info: ReplicaInfo, intake: Intake, *, heartbeat_s: float = 1.0) -> None:
-        """``heartbeat_s``: every stream gets a load report at least this often."""
+    def __init__(
+        self,
+        info: ReplicaInfo,
+        intake: Intake,
+        *,
+        step_age: Callable[[], float] = lambda: 0.0,
+        heartbeat_s: float = 0.25,
+    ) -> None:
+        """Serve what ``info`` says.
+
+        Args:
+            info: told to each router.
+            intake: takes what routers send.
+            step_age: seconds that the present step has taken so far.
+            heartbeat_s: every stream gets a new load report at least this often.
+        """
         self._info = info
         self._intake = intake
+        self._step_age = step_age
         self._heartbeat_s = heartbeat_s
-        self._load = LoadReport(blocks_total=info.blocks_total)
-        self._outboxes: dict[int, _Outbox] = {}
+        self._load = LoadReport(blocks_total=info.blocks_total, routers=0)
+        self._names: set[int] = set()
+        self._draining = False
+        self._outboxes: dict[int, Outbox] = {}
         self._origins = count(1)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: grpc.aio.Server | None = None
@@ -97,6 +116,15 @@ class WorkerServer(pb_grpc.WorkerServicer):
             outbox.close()
         await self._server.stop(grace_s)
 
+    def drain(self) -> None:
+        """Tell all routers that the replica leaves; streams go on until ``stop``."""
+        self._draining = True
+        self._announce()
+
+    def has_told(self, step: int) -> bool:
+        """Whether all that happened up to this step has been written to every stream."""
+        return self._load.step >= step and all(each.told for each in self._outboxes.values())
+
     def publish(self, output: StepOutput) -> None:
         """Takes what a step did; for the engine's thread, never blocks."""
         if self._loop is not None:
@@ -111,15 +139,15 @@ class WorkerServer(pb_grpc.WorkerServicer):
             reason = f"the first message must be a Hello of protocol version {PROTOCOL_VERSION}"
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, reason)
         origin = next(self._origins)
-        outbox = _Outbox()
+        outbox = Outbox(self._info.blocks_total)
         self._outboxes[origin] = outbox
+        self._announce()
         reader = asyncio.create_task(self._read(origin, outbox, first, context))
         reader.add_done_callback(lambda _: outbox.close())
         try:
-            welcome = wire.welcome_to_wire(self._info)
-            await context.write(
-                pb.FromWorker(welcome=welcome, frame=wire_frame.frame_to_wire((), self._load))
-            )
+            beginning = self._take(outbox)
+            beginning.welcome.CopyFrom(wire.welcome_to_wire(self._info))
+            await context.write(beginning)
             await self._write(outbox, context)
             if reader.done() and (fault := reader.exception()) is not None:
                 logger.warning("stream %d: cannot read on: %s", origin, fault)
@@ -128,9 +156,10 @@ class WorkerServer(pb_grpc.WorkerServicer):
             reader.cancel()
             del self._outboxes[origin]
             self._intake.leave(origin)
+            self._announce()
 
     async def _read(
-        self, origin: int, outbox: _Outbox, first: pb.ToWorker, context: _Context
+        self, origin: int, outbox: Outbox, first: pb.ToWorker, context: _Context
     ) -> None:
         message = first
         while isinstance(message, pb.ToWorker):  # else it is grpc's mark of the end
@@ -138,7 +167,7 @@ class WorkerServer(pb_grpc.WorkerServicer):
             await outbox.until_answers_at_most(MAX_UNSENT_ANSWERS)
             message = await context.read()
 
-    def _receive(self, origin: int, outbox: _Outbox, message: pb.ToWorker) -> None:
+    def _receive(self, origin: int, outbox: Outbox, message: pb.ToWorker) -> None:
         for submit in message.submits:
             try:
                 answer = self._intake.submit(origin, wire.submission_from_wire(submit))
@@ -153,14 +182,22 @@ class WorkerServer(pb_grpc.WorkerServicer):
             except ValueError as error:
                 logger.warning("stream %d: ignored malformed controls: %s", origin, error)
 
-    async def _write(self, outbox: _Outbox, context: _Context) -> None:
+    async def _write(self, outbox: Outbox, context: _Context) -> None:
         while await outbox.wait():
-            await context.write(outbox.take(self._load))
+            await context.write(self._take(outbox))
+
+    def _take(self, outbox: Outbox) -> pb.FromWorker:
+        return outbox.take(self._load, self._names)
 
     def _deliver(self, output: StepOutput) -> None:
         news = _matters(self._load, output.load)
-        self._load = output.load
+        self._renew(output.load, step_age_s=0.0)
+        if output.blocks is not None:
+            self._names.difference_update(output.blocks.removed)
+            self._names.update(output.blocks.added)
         for origin, outbox in self._outboxes.items():
+            if output.blocks is not None:
+                outbox.note(output.blocks)
             if deltas := output.deltas.get(origin):
                 outbox.add(deltas)
             elif news:
@@ -169,67 +206,23 @@ class WorkerServer(pb_grpc.WorkerServicer):
     async def _beat(self) -> NoReturn:
         while True:
             await asyncio.sleep(self._heartbeat_s)
-            for outbox in self._outboxes.values():
-                outbox.remind()
+            self._announce()
 
+    def _announce(self) -> None:
+        """Let every stream have a new load report."""
+        self._renew(self._load, self._step_age())
+        for outbox in self._outboxes.values():
+            outbox.remind()
 
-class _Outbox:
-    """What one router has still to be told. Answers go ahead of the deltas that they allow."""
-
-    def __init__(self) -> None:
-        self._answers: list[Answer] = []
-        self._deltas: dict[int, list[Delta]] = {}
-        self._wake = asyncio.Event()
-        self._taken = asyncio.Event()
-        self._news = False
-        self._closed = False
-
-    def answer(self, answer: Answer) -> None:
-        self._answers.append(answer)
-        self.remind()
-
-    def add(self, deltas: Iterable[Delta]) -> None:
-        for delta in deltas:
-            self._deltas.setdefault(delta.handle, []).append(delta)
-        self.remind()
-
-    def remind(self) -> None:
-        """Send a message soon, if only to tell the load."""
-        self._news = True
-        self._wake.set()
-
-    def close(self) -> None:
-        """Nothing comes after what is in here now."""
-        self._closed = True
-        self._wake.set()
-
-    async def wait(self) -> bool:
-        """Until there is something to send: True; or, after all was sent, until the end: False."""
-        while not self._news:
-            if self._closed:
-                return False
-            self._wake.clear()
-            await self._wake.wait()
-        return True
-
-    def take(self, load: LoadReport) -> pb.FromWorker:
-        """Empties the outbox into one message."""
-        message = pb.FromWorker(
-            answers=[wire.answer_to_wire(answer) for answer in self._answers],
-            frame=wire_frame.frame_to_wire(
-                [_join(deltas) for deltas in self._deltas.values()], load
-            ),
+    def _renew(self, load: LoadReport, step_age_s: float) -> None:
+        """Make the report anew, from what the engine says and what only the server knows."""
+        self._load = replace(
+            load,
+            stamp=self._load.stamp + 1,
+            step_age_s=step_age_s,
+            routers=len(self._outboxes),
+            draining=self._draining,
         )
-        self._answers.clear()
-        self._deltas.clear()
-        self._news = False
-        self._taken.set()
-        return message
-
-    async def until_answers_at_most(self, limit: int) -> None:
-        while len(self._answers) > limit:
-            self._taken.clear()
-            await self._taken.wait()
 
 
 def _is_hello(message: object) -> bool:
@@ -238,20 +231,6 @@ def _is_hello(message: object) -> bool:
         isinstance(message, pb.ToWorker)
         and message.HasField("hello")
         and message.hello.protocol_version == PROTOCOL_VERSION
-    )
-
-
-def _join(deltas: list[Delta]) -> Delta:
-    """What several steps did for one sequence, as if one step had done it."""
-    if len(deltas) == 1:
-        return deltas[0]
-    return Delta(
-        handle=deltas[-1].handle,
-        tokens=tuple(chain.from_iterable(delta.tokens for delta in deltas)),
-        finish=deltas[-1].finish,
-        cached_tokens=sum(delta.cached_tokens for delta in deltas),
-        logprobs=tuple(chain.from_iterable(delta.logprobs for delta in deltas)),
-        prompt_logprobs=tuple(chain.from_iterable(delta.prompt_logprobs for delta in deltas)),
     )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from chairlift.cluster.protocol import SamplingParams
+from chairlift.cluster.protocol import Priority, SamplingParams
 from chairlift.workers.block_pool import BlockPool
 from chairlift.workers.ledger_format import controls_of, controls_state
 from chairlift.workers.ledger_records import Header
@@ -47,7 +47,11 @@ def capture(scheduler: Scheduler) -> dict[str, Any]:
     return {
         "controls": controls_state(scheduler.controls),
         "running": [_sequence_state(sequence) for sequence in scheduler.running],
-        "waiting": [_sequence_state(sequence) for sequence in scheduler.waiting],
+        "waiting": [
+            _sequence_state(sequence)
+            for sequence in sorted(scheduler.waiting.sequences(), key=lambda each: each.arrival)
+        ],
+        "counters": scheduler.counters.state(),
         "pool": _pool_state(scheduler._pool),
     }
 
@@ -58,17 +62,18 @@ def restore(header: Header, state: dict[str, Any]) -> Scheduler:
     _restore_pool(pool, state["pool"])
     controls = controls_of(state["controls"])
     scheduler = Scheduler(pool, controls, header.eos_token_ids, prefix_cache=header.prefix_cache)
+    scheduler.counters.restore(state["counters"])
     running, waiting = restore_sequences(state)
-    scheduler.add(waiting)
-    scheduler.add(running)
-    for sequence in running:
-        scheduler.waiting.remove(sequence)
-        scheduler.running.append(sequence)
+    scheduler.running.extend(running)
+    for sequence in waiting:
+        scheduler.waiting.insert(sequence)
+    known = sorted(running + waiting, key=lambda each: each.arrival)
+    scheduler._open.update((sequence.key, sequence) for sequence in known)
     return scheduler
 
 
 def restore_sequences(state: dict[str, Any]) -> tuple[list[Sequence], list[Sequence]]:
-    """The running ones and the waiting ones, in their orders."""
+    """The running ones in their order, and the waiting ones in that of arrival."""
     running = [_sequence(fields, Status.RUNNING) for fields in state["running"]]
     waiting = [_sequence(fields, Status.WAITING) for fields in state["waiting"]]
     return running, waiting
@@ -95,6 +100,8 @@ def _sequence_state(sequence: Sequence) -> dict[str, Any]:
         "num_cached": sequence.num_cached,
         "preemptions": sequence.preemptions,
         "blocks": list(sequence.blocks),
+        "priority": int(sequence.priority),
+        "weight": sequence.weight,
     }
 
 
@@ -122,6 +129,8 @@ def _sequence(fields: dict[str, Any], status: Status) -> Sequence:
         blocks=list(fields["blocks"]),
         cache_salt=fields["cache_salt"],
         status=status,
+        priority=Priority(fields["priority"]),
+        weight=fields["weight"],
     )
 
 

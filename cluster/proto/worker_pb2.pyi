@@ -27,7 +27,7 @@ class Hello(_message.Message):
     def __init__(self, router_id: _Optional[str] = ..., protocol_version: _Optional[int] = ...) -> None: ...
 
 class Submit(_message.Message):
-    __slots__ = ("handle", "request_id", "tenant", "prompt", "sampling", "n", "cache_salt")
+    __slots__ = ("handle", "request_id", "tenant", "prompt", "sampling", "n", "cache_salt", "priority", "weight", "choice", "output")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
@@ -35,6 +35,10 @@ class Submit(_message.Message):
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     N_FIELD_NUMBER: _ClassVar[int]
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    CHOICE_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
     handle: int
     request_id: str
     tenant: str
@@ -42,7 +46,11 @@ class Submit(_message.Message):
     sampling: Sampling
     n: int
     cache_salt: str
-    def __init__(self, handle: _Optional[int] = ..., request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., prompt: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., n: _Optional[int] = ..., cache_salt: _Optional[str] = ...) -> None: ...
+    priority: int
+    weight: float
+    choice: int
+    output: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, handle: _Optional[int] = ..., request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., prompt: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., n: _Optional[int] = ..., cache_salt: _Optional[str] = ..., priority: _Optional[int] = ..., weight: _Optional[float] = ..., choice: _Optional[int] = ..., output: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Sampling(_message.Message):
     __slots__ = ("max_tokens", "seed", "temperature", "top_p", "top_k", "min_p", "stop_token_ids", "ignore_eos", "min_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty", "bias_tokens", "bias_values", "allowed_token_ids", "logprobs", "prompt_logprobs")
@@ -83,18 +91,20 @@ class Sampling(_message.Message):
     def __init__(self, max_tokens: _Optional[int] = ..., seed: _Optional[int] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., min_tokens: _Optional[int] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., bias_tokens: _Optional[_Iterable[int]] = ..., bias_values: _Optional[_Iterable[float]] = ..., allowed_token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[int] = ..., prompt_logprobs: _Optional[int] = ...) -> None: ...
 
 class Controls(_message.Message):
-    __slots__ = ("version", "batching", "token_budget", "max_sequences", "by_person")
+    __slots__ = ("version", "batching", "token_budget", "max_sequences", "by_person", "fair")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     BATCHING_FIELD_NUMBER: _ClassVar[int]
     TOKEN_BUDGET_FIELD_NUMBER: _ClassVar[int]
     MAX_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     BY_PERSON_FIELD_NUMBER: _ClassVar[int]
+    FAIR_FIELD_NUMBER: _ClassVar[int]
     version: int
     batching: str
     token_budget: int
     max_sequences: int
     by_person: bool
-    def __init__(self, version: _Optional[int] = ..., batching: _Optional[str] = ..., token_budget: _Optional[int] = ..., max_sequences: _Optional[int] = ..., by_person: _Optional[bool] = ...) -> None: ...
+    fair: bool
+    def __init__(self, version: _Optional[int] = ..., batching: _Optional[str] = ..., token_budget: _Optional[int] = ..., max_sequences: _Optional[int] = ..., by_person: _Optional[bool] = ..., fair: _Optional[bool] = ...) -> None: ...
 
 class FromWorker(_message.Message):
     __slots__ = ("welcome", "answers", "frame")
@@ -137,7 +147,7 @@ class Answer(_message.Message):
     def __init__(self, handle: _Optional[int] = ..., refusal: _Optional[int] = ..., detail: _Optional[str] = ...) -> None: ...
 
 class Frame(_message.Message):
-    __slots__ = ("handles", "counts", "tokens", "finishes", "load", "cached", "logprobs")
+    __slots__ = ("handles", "counts", "tokens", "finishes", "load", "cached", "logprobs", "blocks")
     HANDLES_FIELD_NUMBER: _ClassVar[int]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -145,6 +155,7 @@ class Frame(_message.Message):
     LOAD_FIELD_NUMBER: _ClassVar[int]
     CACHED_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
     handles: _containers.RepeatedScalarFieldContainer[int]
     counts: _containers.RepeatedScalarFieldContainer[int]
     tokens: _containers.RepeatedScalarFieldContainer[int]
@@ -152,7 +163,18 @@ class Frame(_message.Message):
     load: Load
     cached: _containers.RepeatedCompositeFieldContainer[Cached]
     logprobs: _containers.RepeatedCompositeFieldContainer[Logprobs]
-    def __init__(self, handles: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[int]] = ..., finishes: _Optional[_Iterable[int]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., cached: _Optional[_Iterable[_Union[Cached, _Mapping]]] = ..., logprobs: _Optional[_Iterable[_Union[Logprobs, _Mapping]]] = ...) -> None: ...
+    blocks: Blocks
+    def __init__(self, handles: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[int]] = ..., finishes: _Optional[_Iterable[int]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., cached: _Optional[_Iterable[_Union[Cached, _Mapping]]] = ..., logprobs: _Optional[_Iterable[_Union[Logprobs, _Mapping]]] = ..., blocks: _Optional[_Union[Blocks, _Mapping]] = ...) -> None: ...
+
+class Blocks(_message.Message):
+    __slots__ = ("reset", "added", "removed")
+    RESET_FIELD_NUMBER: _ClassVar[int]
+    ADDED_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    reset: bool
+    added: _containers.RepeatedScalarFieldContainer[int]
+    removed: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, reset: _Optional[bool] = ..., added: _Optional[_Iterable[int]] = ..., removed: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Cached(_message.Message):
     __slots__ = ("row", "tokens")
@@ -179,7 +201,7 @@ class Logprobs(_message.Message):
     def __init__(self, row: _Optional[int] = ..., prompt: _Optional[bool] = ..., chosen: _Optional[_Iterable[float]] = ..., counts: _Optional[_Iterable[int]] = ..., top_tokens: _Optional[_Iterable[int]] = ..., top_values: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Load(_message.Message):
-    __slots__ = ("step", "running", "waiting", "waiting_tokens", "blocks_used", "blocks_total", "preemptions", "tokens_computed", "tokens_generated", "cache_queries", "cache_hits")
+    __slots__ = ("step", "running", "waiting", "waiting_tokens", "blocks_used", "blocks_total", "preemptions", "tokens_computed", "tokens_generated", "cache_queries", "cache_hits", "stamp", "step_age_s", "routers", "draining", "freeing")
     STEP_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
@@ -191,6 +213,11 @@ class Load(_message.Message):
     TOKENS_GENERATED_FIELD_NUMBER: _ClassVar[int]
     CACHE_QUERIES_FIELD_NUMBER: _ClassVar[int]
     CACHE_HITS_FIELD_NUMBER: _ClassVar[int]
+    STAMP_FIELD_NUMBER: _ClassVar[int]
+    STEP_AGE_S_FIELD_NUMBER: _ClassVar[int]
+    ROUTERS_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    FREEING_FIELD_NUMBER: _ClassVar[int]
     step: int
     running: int
     waiting: int
@@ -202,4 +229,9 @@ class Load(_message.Message):
     tokens_generated: int
     cache_queries: int
     cache_hits: int
-    def __init__(self, step: _Optional[int] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., waiting_tokens: _Optional[int] = ..., blocks_used: _Optional[int] = ..., blocks_total: _Optional[int] = ..., preemptions: _Optional[int] = ..., tokens_computed: _Optional[int] = ..., tokens_generated: _Optional[int] = ..., cache_queries: _Optional[int] = ..., cache_hits: _Optional[int] = ...) -> None: ...
+    stamp: int
+    step_age_s: float
+    routers: int
+    draining: bool
+    freeing: int
+    def __init__(self, step: _Optional[int] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., waiting_tokens: _Optional[int] = ..., blocks_used: _Optional[int] = ..., blocks_total: _Optional[int] = ..., preemptions: _Optional[int] = ..., tokens_computed: _Optional[int] = ..., tokens_generated: _Optional[int] = ..., cache_queries: _Optional[int] = ..., cache_hits: _Optional[int] = ..., stamp: _Optional[int] = ..., step_age_s: _Optional[float] = ..., routers: _Optional[int] = ..., draining: _Optional[bool] = ..., freeing: _Optional[int] = ...) -> None: ...

@@ -3,19 +3,25 @@ from collections import Counter
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from chairlift.cluster.block_names import short_name
 from chairlift.workers.block_pool import BlockPool
 
-names = st.sampled_from([b"a", b"b", b"c", b"d", b"e"])
+NAMES = (b"a", b"b", b"c", b"d", b"e")
+names = st.sampled_from(NAMES)
 
 
 class BlockPoolMachine(RuleBasedStateMachine):
-    """Whatever is taken, named, shared and returned, each block has one place."""
+    """Whatever is taken, named, shared and returned, each block has one place.
+
+    Who follows the events knows at each of them which names are found.
+    """
 
     @initialize(num_blocks=st.integers(1, 12))
     def build(self, num_blocks: int) -> None:
         self.pool = BlockPool(num_blocks, block_size=4)
         self.held: list[list[int]] = []
         self.content: dict[int, bytes] = {}  # what a name promises that its block still holds
+        self.told: set[int] = set()
 
     @rule(count=st.integers(0, 6))
     def allocate(self, count: int) -> None:
@@ -53,6 +59,17 @@ class BlockPoolMachine(RuleBasedStateMachine):
             self.pool.share([block])
             self.held.append([block])
 
+    @rule()
+    def take_events(self) -> None:
+        events = self.pool.take_events()
+        if events is not None:
+            added, removed = set(events.added), set(events.removed)
+            assert added or removed
+            assert self.told.isdisjoint(added) and self.told >= removed
+            self.told = (self.told - removed) | added
+        found = {short_name(name) for name in NAMES if self.pool.find(name) is not None}
+        assert self.told == found
+
     @invariant()
     def every_block_has_one_place(self) -> None:
         self.pool.check_integrity()
@@ -63,7 +80,7 @@ class BlockPoolMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_is_found_was_not_given_away(self) -> None:
-        for name in (b"a", b"b", b"c", b"d", b"e"):
+        for name in NAMES:
             block = self.pool.find(name)
             assert block is None or self.content[block] == name
 

@@ -1,6 +1,7 @@
 """Whatever comes, in whatever order, the engine keeps its promises."""
 
-from dataclasses import dataclass
+from collections import defaultdict
+from dataclasses import dataclass, replace
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -10,6 +11,7 @@ from chairlift.cluster.protocol import (
     Batching,
     Controls,
     FinishReason,
+    Priority,
     Refusal,
     Request,
     SamplingParams,
@@ -25,10 +27,11 @@ ORIGINS = 3
 
 @dataclass
 class Asked:
-    """What the test knows of an accepted sequence."""
+    """What the test knows of an accepted sequence, which came with ``known`` tokens of output."""
 
     request: Request
     choice: int
+    known: int = 0
     cancelled: bool = False
     left: bool = False
     failed: bool = False
@@ -46,6 +49,7 @@ controls = st.builds(
     batching=st.sampled_from([Batching.CONTINUOUS, *Batching]),
     token_budget=st.integers(1, 12),
     max_sequences=st.integers(1, 5),
+    fair=st.booleans(),
 )
 # Half of the prompts begin alike.
 starts = st.integers(1, 6).map(lambda length: (5, 6, 7, 5, 6, 7)[:length])
@@ -65,9 +69,17 @@ requests = st.builds(
     ),
     n=st.sampled_from([1, 1, 2, 3]),
     cache_salt=st.sampled_from(["", "", "salt"]),
+    tenant=st.sampled_from("abc"),
+    priority=st.sampled_from([*Priority, Priority.STANDARD]),
+    weight=st.sampled_from([1.0, 1.0, 3.0]),
 )
 recent_handles = st.lists(st.integers(0, 9), min_size=1, max_size=3)
 origins = st.integers(0, ORIGINS - 1)
+
+
+def answer_of(request: Request, choice: int) -> tuple[tuple[int, ...], FinishReason]:
+    """What a choice gives alone and undisturbed."""
+    return alone(request.prompt, request.sampling, choice, eos=EOS, vocab_size=VOCAB_SIZE)
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -77,6 +89,7 @@ class EngineMachine(RuleBasedStateMachine):
         capacity=st.integers(12, 30),
         max_waiting=st.integers(0, 16),
         prefix_cache=st.sampled_from([True, True, False]),
+        hands_over=st.sampled_from([False, False, True]),
     )
     def build(
         self,
@@ -85,6 +98,7 @@ class EngineMachine(RuleBasedStateMachine):
         capacity: int,
         max_waiting: int,
         prefix_cache: bool,
+        hands_over: bool,
     ) -> None:
         num_blocks = capacity // block_size
         info = replica_info(
@@ -102,9 +116,10 @@ class EngineMachine(RuleBasedStateMachine):
         self.next_handle = 0
         self.version = 0
         self.broken: AssertionError | None = None
-        self.oldest: Sequence | None = None
+        self.first: Sequence | None = None
         self.meanwhile = []
         self.heard_outputs = 0
+        self.hands_over = hands_over
 
     # What the outside may do, between steps or during one.
 
@@ -124,6 +139,17 @@ class EngineMachine(RuleBasedStateMachine):
             for choice in range(request.n):
                 self.asked[SequenceKey(origin, handle + choice)] = Asked(request, choice)
             self.next_handle += request.n
+
+    def submit_rest(self, origin: int, request: Request, choice: int, known: int) -> None:
+        """One choice that has ``known`` tokens of its output already, or all but the last."""
+        request = replace(request, n=1)
+        answer, _ = answer_of(request, choice)
+        output = answer[: min(known, len(answer) - 1)]
+        origin, handle = self.origins[origin], self.next_handle
+        submission = Submission(handle, request, choice, output)
+        if self.rig.intake.submit(origin, submission).refusal is None:
+            self.asked[SequenceKey(origin, handle)] = Asked(request, choice, len(output))
+            self.next_handle += 1
 
     def cancel(self, origin: int, handles: list[int]) -> None:
         """Counted back from the newest handle, so that most hit something."""
@@ -151,10 +177,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     def set_controls(self, controls: Controls) -> None:
         self.version += 1
-        changed = Controls(
-            self.version, controls.batching, controls.token_budget, controls.max_sequences
-        )
-        self.rig.intake.set_controls(changed)
+        self.rig.intake.set_controls(replace(controls, version=self.version))
 
     def fail(self) -> None:
         for piece in self.rig.plans[-1].slices:
@@ -164,6 +187,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     events = st.one_of(
         *[st.tuples(st.just(submit), origins, requests)] * 5,
+        st.tuples(st.just(submit_rest), origins, requests, st.integers(0, 3), st.integers(1, 9)),
         st.tuples(st.just(cancel), origins, recent_handles),
         st.tuples(st.just(cancel_planned), st.integers(0, 4)),
         st.tuples(st.just(set_controls), controls),
@@ -196,7 +220,7 @@ class EngineMachine(RuleBasedStateMachine):
     def during_advance(self, plan: StepPlan) -> None:
         try:
             assert 0 < plan.num_tokens <= self.rig.scheduler.controls.token_budget
-            assert self.oldest in (None, self.rig.scheduler.running[0]), "the oldest had to yield"
+            assert self.first in (None, self.rig.scheduler.running[0]), "the first had to yield"
             self.check_turned_down(plan)
             for action, *arguments in self.meanwhile:
                 action(self, *arguments)
@@ -213,7 +237,7 @@ class EngineMachine(RuleBasedStateMachine):
         scheduler = self.rig.scheduler
         seated = len(scheduler.running)
         staying = (each for each in scheduler.running if not self.is_doomed(each))
-        self.oldest = next(staying, None)
+        self.first = next(staying, None)
         busy = self.rig.engine.step()
         if self.broken is not None:
             raise self.broken
@@ -246,9 +270,17 @@ class EngineMachine(RuleBasedStateMachine):
         assert set(self.rig.intake.open_keys()) == still_open
 
     @invariant()
-    def who_was_admitted_once_goes_before_who_never_was(self) -> None:
-        never_admitted = [each.preemptions == 0 for each in self.rig.scheduler.waiting]
-        assert never_admitted == sorted(never_admitted)
+    def who_ran_before_goes_before_others_of_its_tenant_and_class(self) -> None:
+        lines = defaultdict(list)
+        for each in self.rig.scheduler.waiting:
+            lines[each.priority, each.tenant].append(not each.resumes)
+        assert all(line == sorted(line) for line in lines.values())
+
+    @invariant()
+    def a_class_goes_before_those_below_it(self) -> None:
+        for line in (self.rig.scheduler.running, self.rig.scheduler.waiting):
+            classes = [each.priority for each in line]
+            assert classes == sorted(classes)
 
     @precondition(lambda self: self.rig.engine.load.running == 0)
     @invariant()
@@ -258,7 +290,16 @@ class EngineMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "asked"):
             return
-        bound = sum(asked.most_steps for asked in self.asked.values() if not asked.ended)
+        if self.hands_over:
+            self.hand_over()
+            return
+        # The first in line advances in every step, and loses what it did to higher classes only.
+        left = [asked for asked in self.asked.values() if not asked.ended]
+        bound = sum(asked.most_steps for asked in left)
+        for priority in Priority:
+            above = sum(asked.request.priority < priority for asked in left)
+            own = sum(a.most_steps for a in left if a.request.priority == priority)
+            bound += above * own
         for _ in range(bound + 2):
             if not self.step():
                 break
@@ -269,14 +310,35 @@ class EngineMachine(RuleBasedStateMachine):
         for key, asked in self.asked.items():
             self.check_answer(key, asked)
 
+    def hand_over(self) -> None:
+        """Everything that is open ends within one turn, after the tokens of the step under way."""
+        told = len(self.rig.outputs)
+        due = {k for k, asked in self.asked.items() if not (asked.ended or asked.left)}
+        doomed = {key for key in due if self.asked[key].cancelled}
+        self.meanwhile = [(lambda _: self.rig.engine.hand_over(),)]
+        self.step()
+        self.rig.engine.hand_over()
+        self.step()
+        assert self.rig.intake.num_open == self.rig.scheduler.num_open == 0
+        assert self.rig.engine.load.blocks_used == 0
+        assert self.rig.engine.step() is False
+        for key in due:
+            answer, finish = answer_of(self.asked[key].request, self.asked[key].choice)
+            tokens, ending = self.rig.answer(key)
+            expected = answer[self.asked[key].known :]
+            assert tokens == expected[: len(tokens)]
+            if key in doomed:
+                assert ending is FinishReason.CANCELLED
+            elif ending is not FinishReason.HANDED_OVER:
+                assert (tokens, ending) == (expected, finish)
+        assert len(self.rig.outputs) - told <= 2
+
     def check_answer(self, key: SequenceKey, asked: Asked) -> None:
         """One ending, the right one, and the tokens that it gives alone."""
         heard = self.rig.heard.get(key)
         tokens = tuple(heard.tokens) if heard else ()
-        request = asked.request
-        expected, finish = alone(
-            request.prompt, request.sampling, asked.choice, eos=EOS, vocab_size=VOCAB_SIZE
-        )
+        answer, finish = answer_of(asked.request, asked.choice)
+        expected = answer[asked.known :]
         assert tokens == expected[: len(tokens)]
         if asked.ended:
             assert self.rig.answer(key)[1] is (

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chairlift.cluster.protocol import FinishReason
+from chairlift.router.ask import Ask
 from chairlift.router.tokenizer import Tokenizer
 from support.asgi_client import call
 from support.http_app import http_app
@@ -84,7 +85,7 @@ def test_the_joined_updates_have_each_token_that_the_text_has_whatever_the_chunk
 
     async def main() -> None:
         router = ScriptedRouter(says(*chunks, finish=finish), tokenizer)
-        flight = await router.submit(scored_request(logprobs=1), stops)
+        flight = router.submit(Ask(scored_request(logprobs=1), stop=stops))
         updates = [update async for turn in flight for update in turn]
         text = "".join(update.text for update in updates)
         number = sum(update.num_tokens for update in updates)

@@ -21,8 +21,9 @@ from support.ledgers import Crowd, record, replay_bytes
         batching=st.sampled_from(Batching),
         token_budget=st.integers(1, 30),
         max_sequences=st.integers(1, 6),
+        fair=st.booleans(),
     ),
-    prefix_cache=st.booleans(),
+    switches=st.tuples(st.booleans(), st.booleans()),
 )
 @settings(max_examples=60, deadline=None)
 def test_any_schedule_replays(
@@ -31,8 +32,9 @@ def test_any_schedule_replays(
     geometry: tuple[int, int],
     ring_bytes: int,
     controls: Controls,
-    prefix_cache: bool,
+    switches: tuple[bool, bool],
 ) -> None:
+    prefix_cache, hands_over = switches
     block_size, capacity = geometry
     num_blocks = capacity // block_size
     info = replica_info(
@@ -45,6 +47,9 @@ def test_any_schedule_replays(
     ledger = record(rig, ring_bytes=ring_bytes)
     crowd = Crowd(rig, seed)
     for _ in range(steps):
+        crowd.step()
+    if hands_over:
+        rig.engine.hand_over()
         crowd.step()
     crowd.calm()
     content = ledger.content()

@@ -9,7 +9,7 @@ import random
 
 import pytest
 
-from chairlift.cluster.protocol import Batching, Controls, FinishReason, SamplingParams
+from chairlift.cluster.protocol import Batching, Controls, FinishReason, Priority, SamplingParams
 from chairlift.workers.sequence import SequenceKey
 from support.engines import Rig, alone, replica_info
 
@@ -64,6 +64,7 @@ class Schedule:
             self.draw.choice([Batching.CONTINUOUS, Batching.CONTINUOUS, *Batching]),
             token_budget=self.draw.choice([1, 3, 7, 16, 64]),
             max_sequences=self.draw.randint(1, 8),
+            fair=self.draw.random() < 0.7,
         )
 
     def submit(self) -> None:
@@ -77,9 +78,13 @@ class Schedule:
             "ignore_eos": self.draw.random() < 0.3,
             "prompt_logprobs": self.draw.choice([None] * 7 + [0]),
         }
-        salt = self.draw.choice(["", "", "salt"])
+        whose = {
+            "salt": self.draw.choice(["", "", "salt"]),
+            "tenant": self.draw.choice("abc"),
+            "priority": self.draw.choice([*Priority, Priority.STANDARD]),
+        }
         handle = 3 * len(self.due)
-        self.rig.submit(handle, prompt, n=n, salt=salt, **sampling)
+        self.rig.submit(handle, prompt, n=n, **whose, **sampling)
         for choice in range(n):
             self.due[SequenceKey(0, handle + choice)] = prompt, SamplingParams(**sampling), choice
 

@@ -46,6 +46,7 @@ class Bench:
         return [each.arrival for each in self.scheduler.running]
 
     def waiting(self) -> list[int]:
+        """In order of service."""
         return [each.arrival for each in self.scheduler.waiting]
 
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from chairlift.cluster.config import RouterConfig
 from chairlift.cluster.protocol import Controls, SamplingParams
 from chairlift.deployments.http_server import HttpServer
 from chairlift.router.router import Router
@@ -40,7 +41,10 @@ class Chain:
 
 @asynccontextmanager
 async def running_chain(
-    *, delay: Callable[[StepPlan], None] | None = None, max_requests: int = 64, **info: int
+    *,
+    delay: Callable[[StepPlan], None] | None = None,
+    settings: RouterConfig | None = None,
+    **info: int,
 ) -> AsyncIterator[Chain]:
     """A chain with one replica; ``delay`` is called before each step, in the engine's thread."""
     tokenizer = FakeTokenizer()
@@ -59,7 +63,7 @@ async def running_chain(
         intake,
         worker.publish,
     )
-    router = Router(tokenizer, max_requests=max_requests)
+    router = Router(tokenizer, settings or RouterConfig())
     http = HttpServer(http_app(router, context_length=CONTEXT_LENGTH), "127.0.0.1", 0)
     thread = threading.Thread(target=engine.run)
     thread.start()

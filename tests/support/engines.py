@@ -1,8 +1,11 @@
 """An engine with a fake model, and what its sequences would give alone."""
 
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from chairlift.cluster.protocol import (
     Controls,
@@ -39,29 +42,50 @@ def replica_info(**changes) -> ReplicaInfo:
 
 
 def submission(
-    handle: int, prompt: Iterable[int] = (1, 2, 3), *, n: int = 1, salt: str = "", **sampling
+    handle: int,
+    prompt: Iterable[int] = (1, 2, 3),
+    *,
+    salt: str = "",
+    choice: int = 0,
+    output: Iterable[int] = (),
+    **fields,
 ) -> Submission:
-    parameters = SamplingParams(**({"max_tokens": 4} | sampling))
-    request = Request(f"request-{handle}", tuple(prompt), parameters, n=n, cache_salt=salt)
-    return Submission(handle, request)
+    """``fields`` are those of SamplingParams and of Request."""
+    sampling, others = _split(fields)
+    request = Request(f"request-{handle}", tuple(prompt), sampling, cache_salt=salt, **others)
+    return Submission(handle, request, choice, tuple(output))
 
 
 def sequence(
-    arrival: int, prompt: Iterable[int] = (1, 2, 3), *, salt: str = "", **sampling
+    arrival: int,
+    prompt: Iterable[int] = (1, 2, 3),
+    *,
+    salt: str = "",
+    output: Iterable[int] = (),
+    **fields,
 ) -> Sequence:
     """As the intake would build it; its handle is its arrival."""
-    tokens = list(prompt)
+    prompt = list(prompt)
+    sampling, others = _split({"tenant": "t"} | fields)
     return Sequence(
         key=SequenceKey(0, arrival),
         request_id=f"request-{arrival}",
-        tenant="t",
         choice=0,
-        sampling=SamplingParams(**({"max_tokens": 4} | sampling)),
+        sampling=sampling,
         arrival=arrival,
-        tokens=tokens,
-        num_prompt=len(tokens),
+        tokens=[*prompt, *output],
+        num_prompt=len(prompt),
         cache_salt=salt,
+        **others,
     )
+
+
+def _split(fields: dict[str, Any]) -> tuple[SamplingParams, dict[str, Any]]:
+    """Sampling parameters, and what is none of them."""
+    names = SamplingParams.__dataclass_fields__.keys()
+    sampling = {name: value for name, value in fields.items() if name in names}
+    others = {name: value for name, value in fields.items() if name not in names}
+    return SamplingParams(**({"max_tokens": 4} | sampling)), others
 
 
 def alone(
@@ -164,6 +188,19 @@ class Rig:
         heard.tokens.extend(delta.tokens)
         if delta.finish is not None:
             heard.endings.append(delta.finish)
+
+
+@contextmanager
+def in_thread(rig: Rig) -> Iterator[threading.Thread]:
+    """The engine's loop in a thread of its own, as in production."""
+    thread = threading.Thread(target=rig.engine.run, daemon=True)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        rig.engine.stop()
+        thread.join(timeout=10)
+        assert not thread.is_alive()
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:

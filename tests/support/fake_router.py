@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 
 from chairlift.cluster.errors import RequestError
 from chairlift.cluster.protocol import LoadReport, ReplicaInfo, Request
+from chairlift.router.ask import Ask
 from chairlift.router.flight import Update
 from chairlift.router.placement import ReplicaView
 from support.engines import replica_info
@@ -31,15 +32,27 @@ class FakeFlight:
     ``closed`` tells that its user has left it, ``unfinished`` that this cut it short.
     """
 
-    def __init__(self, request: Request, stop: tuple[str, ...], script: Iterable[Scripted]) -> None:
-        self.request = request
-        self.stop = stop
+    def __init__(self, ask: Ask, script: Iterable[Scripted], placing: object) -> None:
+        """``placing``: what has to be awaited before a replica takes it, if it is a coroutine."""
+        self.ask = ask
+        self.request = ask.request
+        self.queued = False
         self.output_tokens = 0
         self.cached_tokens = 0
         self.waiting = False
         self.closed = False
         self.unfinished = True
         self._script = iter(script)
+        self._placing = placing
+
+    async def placed(self) -> None:
+        self.queued = True
+        try:
+            await asyncio.sleep(0)
+            if asyncio.iscoroutine(self._placing):
+                await self._placing
+        finally:
+            self.queued = False
 
     @property
     def prompt_tokens(self) -> int:
@@ -50,6 +63,8 @@ class FakeFlight:
 
     async def __aexit__(self, *_: object) -> None:
         self.closed = True
+        if asyncio.iscoroutine(self._placing):
+            self._placing.close()
 
     def __aiter__(self) -> "FakeFlight":
         return self
@@ -82,15 +97,15 @@ class FakeRouter:
 
     Attributes:
         script: what each flight tells.
-        admission: called before a request is accepted; may wait, or raise.
-        flights: all that were accepted.
+        admission: called when a request is submitted; may refuse it by raising, or return a
+            coroutine, to be awaited before it is placed.
+        flights: all that were not refused at once.
     """
 
     def __init__(self, script: Callable[[Request], Iterable[Scripted]] = hello) -> None:
         self.script = script
         self.admission: Callable[[Request], object] = lambda request: None
         self.flights: list[FakeFlight] = []
-        self.submitting = 0
         self.max_sequence_tokens: int | None = None
         self.metrics = FakeMetrics()
         self.views = [live_view(replica_info())]
@@ -102,24 +117,15 @@ class FakeRouter:
     def replicas(self) -> list[ReplicaView]:
         return self.views
 
-    async def submit(
-        self, request: Request, stop: tuple[str, ...] = (), *, continues: bool = False
-    ) -> FakeFlight:
-        self.submitting += 1
-        try:
-            await asyncio.sleep(0)
-            if asyncio.iscoroutine(waiting := self.admission(request)):
-                await waiting
-        finally:
-            self.submitting -= 1
-        flight = FakeFlight(request, stop, self.script(request))
+    def submit(self, ask: Ask) -> FakeFlight:
+        placing = self.admission(ask.request)
+        flight = FakeFlight(ask, self.script(ask.request), placing)
         self.flights.append(flight)
         return flight
 
     def check_idle(self) -> None:
         """AssertionError while something is left open."""
-        assert not self.submitting
-        assert all(flight.closed for flight in self.flights)
+        assert all(flight.closed and not flight.queued for flight in self.flights)
 
 
 def live_view(info: ReplicaInfo, *, ready: bool = True) -> ReplicaView:

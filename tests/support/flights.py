@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from chairlift.cluster.config import RouterConfig
 from chairlift.cluster.protocol import Request, SamplingParams
+from chairlift.router.ask import Ask
 from chairlift.router.flight import Flight
 from chairlift.router.replica_stream import StreamTiming
 from chairlift.router.router import Router
@@ -37,11 +39,20 @@ def request(prompt: Iterable[int] = (1, 2, 3), *, n: int = 1, **sampling) -> Req
     return Request("test", tuple(prompt), parameters, n=n)
 
 
+async def submit(router: Router, wanted: Request, stop: tuple[str, ...] = (), **terms) -> Flight:
+    """A flight that a replica has accepted."""
+    flight = router.submit(Ask(wanted, stop=stop, **terms))
+    await flight.placed()
+    return flight
+
+
 @asynccontextmanager
-async def router_for(*replicas: FakeReplica, **arguments) -> AsyncIterator[Router]:
+async def router_for(
+    *replicas: FakeReplica, timing: StreamTiming = QUICK, **settings
+) -> AsyncIterator[Router]:
     """A router with a ready stream to each; its account is checked at the end."""
-    arguments = {"max_requests": 1000, "timing": QUICK} | arguments
-    router = Router(embedded_tokenizer(), **arguments)
+    settings = {"wait_for_replica_s": 0.0} | settings
+    router = Router(embedded_tokenizer(), RouterConfig(**settings), timing=timing)
     router.update_members({replica.info.replica_id: replica.endpoint for replica in replicas})
     try:
         await eventually(lambda: all(view.ready for view in router.replicas()))

@@ -3,6 +3,7 @@
 from typing import Any
 
 from chairlift.cluster.config import HttpConfig
+from chairlift.cluster.tenants import ANONYMOUS, Tenants
 from chairlift.deployments.http import HttpApp
 from chairlift.router.chat_template import ChatTemplate
 from support.fake_router import FakeRouter
@@ -25,6 +26,7 @@ def http_app(router: Any = None, **changes: Any) -> HttpApp:
         "context_length": CONTEXT_LENGTH,
         "config": HttpConfig(),
         "max_choices": MAX_CHOICES,
+        "tenants": Tenants({}, ANONYMOUS),
     }
     template = changes.pop("template", ChatTemplate(TEMPLATE))
     tokenizer = changes.pop("tokenizer", FakeTokenizer())

@@ -5,7 +5,14 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from chairlift.cluster.protocol import Batching, Controls, Request, SamplingParams, Submission
+from chairlift.cluster.protocol import (
+    Batching,
+    Controls,
+    Priority,
+    Request,
+    SamplingParams,
+    Submission,
+)
 from chairlift.workers.engine import Engine
 from chairlift.workers.ledger import Ledger, LedgerClocks
 from chairlift.workers.ledger_codec import read_record
@@ -105,15 +112,23 @@ class Crowd:
             ignore_eos=pick.random() < 0.3,
             prompt_logprobs=pick.choice([None, None, None, 0]),
         )
+        output = tuple(pick.choices(range(3), k=pick.randrange(sampling.max_tokens)))
+        continued = pick.random() < 0.2 and bool(output)
+        tenant = pick.choice("abc")
         request = Request(
             f"request-{self._handle}",
             tuple(tokens),
             sampling,
-            n=pick.choice([1, 1, 1, 3]),
-            tenant=pick.choice("abc"),
+            n=1 if continued else pick.choice([1, 1, 1, 3]),
+            tenant=tenant,
             cache_salt=pick.choice(["", "", "salt"]),
+            priority=pick.choice([*Priority, Priority.STANDARD]),
+            weight=pick.choice([1.0, 1.0, 1.0, 3.0]) if tenant == "c" else 1.5,
         )
-        if self.rig.intake.submit(self._origin, Submission(self._handle, request)).refusal is None:
+        submission = Submission(self._handle, request)
+        if continued:
+            submission = Submission(self._handle, request, pick.randrange(3), output)
+        if self.rig.intake.submit(self._origin, submission).refusal is None:
             self._handle += request.n
 
     def _set_controls(self) -> None:
@@ -121,7 +136,12 @@ class Crowd:
         pick = self._random
         batching = pick.choice([Batching.CONTINUOUS, *Batching])
         controls = Controls(
-            self._version, batching, pick.randint(4, 40), pick.randint(1, 6), pick.random() < 0.5
+            self._version,
+            batching,
+            token_budget=pick.randint(4, 40),
+            max_sequences=pick.randint(1, 6),
+            by_person=pick.random() < 0.5,
+            fair=pick.random() < 0.7,
         )
         self.rig.intake.set_controls(controls)
 

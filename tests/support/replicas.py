@@ -3,15 +3,21 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
-from chairlift.cluster.protocol import Controls, ReplicaInfo
+import grpc
+
+from chairlift.cluster.proto import worker_pb2 as pb
+from chairlift.cluster.protocol import Controls, LoadReport, ReplicaInfo
 from chairlift.workers.block_pool import BlockPool
 from chairlift.workers.engine import Engine
 from chairlift.workers.fake_runner import FakeRunner
 from chairlift.workers.intake import Intake
+from chairlift.workers.outbox import Outbox
+from chairlift.workers.replica import hand_over
 from chairlift.workers.scheduler import Scheduler
 from chairlift.workers.sequence import StepPlan
 from chairlift.workers.server import WorkerServer
@@ -29,10 +35,11 @@ async def eventually(condition: Callable[[], bool], seconds: float = 20.0) -> No
 class Gate:
     """Lets an engine compute steps, or holds it before the next one; open at first.
 
-    ``step_s``: what each step takes at least.
+    ``step_s``: what each step takes at least. ``holds`` tells that a step is under way and held.
     """
 
     def __init__(self, step_s: float) -> None:
+        self.holds = False
         self._step_s = step_s
         self._open = threading.Event()
         self._open.set()
@@ -53,7 +60,43 @@ class Gate:
             time.sleep(self._step_s)
         deadline = time.monotonic() + 30.0
         while not self._open.is_set() and not self._steps.acquire(timeout=0.005):
+            self.holds = True
             assert time.monotonic() < deadline, "the gate was left closed"
+        self.holds = False
+
+
+class BreakableServer(WorkerServer):
+    """A server that can be made to report an old load, and to lose its streams."""
+
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self._frozen: LoadReport | None = None
+        self._streams: set[asyncio.Task] = set()
+
+    def freeze(self) -> None:
+        self._frozen = self._load
+
+    def cut(self) -> None:
+        streams, self._streams = self._streams, set()
+        for stream in streams:
+            stream.cancel()
+
+    async def Stream(self, request_iterator: AsyncIterator[pb.ToWorker], context: Any) -> None:
+        stream = asyncio.current_task()
+        assert stream is not None
+        self._streams.add(stream)
+        try:
+            await super().Stream(request_iterator, context)
+        except asyncio.CancelledError:
+            if stream in self._streams:
+                raise  # it is the router that has gone
+            stream.uncancel()
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the connection broke")
+        finally:
+            self._streams.discard(stream)
+
+    def _take(self, outbox: Outbox) -> pb.FromWorker:
+        return outbox.take(self._frozen or self._load, self._names)
 
 
 @dataclass
@@ -63,7 +106,7 @@ class FakeReplica:
     intake: Intake
     scheduler: Scheduler
     engine: Engine
-    server: WorkerServer
+    server: BreakableServer
     gate: Gate
 
     @property
@@ -72,13 +115,25 @@ class FakeReplica:
         load = self.engine.load
         return (self.intake.num_open, load.running, load.waiting, load.blocks_used) == (0, 0, 0, 0)
 
+    async def drain(self) -> None:
+        """Hand over all that is open, as a replica does before it stops."""
+        await hand_over(self.engine, self.intake, self.server)
+
+    def freeze(self) -> None:
+        """From now on every frame carries the load report of this moment."""
+        self.server.freeze()
+
+    def cut(self) -> None:
+        """End all streams at once, as a broken network would; new ones can be opened."""
+        self.server.cut()
+
 
 @asynccontextmanager
 async def fake_replica(
     *,
     eos: Iterable[int] = (),
     token_budget: int = 64,
-    heartbeat_s: float = 1.0,
+    heartbeat_s: float = 0.25,
     step_s: float = 0.0,
     **facts,
 ) -> AsyncIterator[FakeReplica]:
@@ -86,7 +141,9 @@ async def fake_replica(
     info = replica_info(**facts)
     gate = Gate(step_s)
     intake = Intake(info)
-    server = WorkerServer(info, intake, heartbeat_s=heartbeat_s)
+    server = BreakableServer(
+        info, intake, step_age=lambda: engine.stuck_for(), heartbeat_s=heartbeat_s
+    )
     controls = Controls(max_sequences=info.max_sequences, token_budget=token_budget)
     scheduler = Scheduler(BlockPool(info.blocks_total, info.block_size), controls, eos)
     runner = FakeRunner(info.vocab_size, block_size=info.block_size, delay=gate)
@@ -107,3 +164,11 @@ async def fake_replica(
         engine.stop()
         await asyncio.to_thread(thread.join)
     assert engine.failed is None
+
+
+def with_replica(scenario: Callable[[FakeReplica], Coroutine[Any, Any, None]], **arguments) -> None:
+    async def main() -> None:
+        async with fake_replica(**arguments) as replica:
+            await scenario(replica)
+
+    asyncio.run(main())

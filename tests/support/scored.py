@@ -1,11 +1,13 @@
 """Made-up log probabilities, and flights that are fed from a script instead of by a replica."""
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from chairlift.cluster.protocol import Delta, FinishReason, Request, SamplingParams, TokenLogprobs
+from chairlift.router.ask import Ask
 from chairlift.router.flight import Flight, FlightSupport
 from chairlift.router.metrics import RouterMetrics
 from support.fake_tokenizer import FakeTokenizer
@@ -62,33 +64,36 @@ def scored_request(prompt: Sequence[int] = (65, 66), *, n: int = 1, **sampling: 
 
 
 class Carrier:
-    """Takes note of what is cancelled."""
+    """Takes note of which choices nobody wants any more."""
 
     def __init__(self) -> None:
         self.cancelled: set[int] = set()
 
-    def cancel(self, handles: Iterable[int]) -> None:
-        self.cancelled.update(handles)
+    def cancel(self, choice: int) -> None:
+        self.cancelled.add(choice)
 
 
 def scripted_flight(
     request: Request, stop: tuple[str, ...] = (), *, tokenizer: Any = None, continues: bool = False
 ) -> tuple[Flight, Carrier]:
-    """A flight that waits for ``receive``."""
-
-    async def nowhere(flight: Flight) -> None:
-        raise AssertionError("it was to be placed again")
-
+    """A flight that a replica has accepted, and that waits for ``tell``."""
     support = FlightSupport(
         tokenizer or FakeTokenizer(),
         RouterMetrics("", lambda: []),
         time.monotonic,
-        nowhere,
         lambda flight: None,
     )
-    flight, carrier = Flight(request, stop, support, continues=continues), Carrier()
-    flight.attach(carrier, 0)
+    ask = Ask(request, stop=stop, continues=continues)
+    flight, carrier = Flight(ask, math.inf, support), Carrier()
+    for choice in flight.choices:
+        choice.place = carrier
+    flight.accept()
     return flight, carrier
+
+
+def tell(flight: Flight, delta: Delta, at: float = 0.0) -> None:
+    """News of the choice whose index is the delta's handle."""
+    flight.receive(delta.handle, delta, at)
 
 
 class ScriptedRouter:
@@ -105,13 +110,11 @@ class ScriptedRouter:
         self._tokenizer = tokenizer or FakeTokenizer()
         self._feeding: set[asyncio.Task[None]] = set()
 
-    async def submit(
-        self, request: Request, stop: tuple[str, ...] = (), *, continues: bool = False
-    ) -> Flight:
+    def submit(self, ask: Ask) -> Flight:
         flight, carrier = scripted_flight(
-            request, stop, tokenizer=self._tokenizer, continues=continues
+            ask.request, ask.stop, tokenizer=self._tokenizer, continues=ask.continues
         )
-        self.requests.append(request)
+        self.requests.append(ask.request)
         task = asyncio.create_task(self._feed(flight, carrier))
         self._feeding.add(task)
         task.add_done_callback(self._feeding.discard)
@@ -119,8 +122,8 @@ class ScriptedRouter:
 
     async def _feed(self, flight: Flight, carrier: Carrier) -> None:
         for turn in self.script(flight.request):
-            for delta in turn:
-                if delta.handle not in carrier.cancelled:
-                    flight.receive(delta, time.monotonic())
             for _ in range(6):  # until the reader has had its turn
                 await asyncio.sleep(0)
+            for delta in turn:
+                if delta.handle not in carrier.cancelled:
+                    tell(flight, delta, time.monotonic())

@@ -8,6 +8,7 @@ from typing import Any
 import grpc.aio
 
 from chairlift.cluster import wire, wire_frame
+from chairlift.cluster.config import RouterConfig
 from chairlift.cluster.proto import worker_pb2 as pb
 from chairlift.cluster.proto import worker_pb2_grpc as pb_grpc
 from chairlift.cluster.protocol import Answer, Delta, LoadReport, ReplicaInfo, Request
@@ -56,7 +57,7 @@ async def scripted_service(script: Script) -> AsyncIterator[tuple[str, ScriptedR
     pb_grpc.add_WorkerServicer_to_server(replica, worker)
     port = worker.add_insecure_port("127.0.0.1:0")
     await worker.start()
-    router = Router(tokenizer, max_requests=64)
+    router = Router(tokenizer, RouterConfig(max_requests=64))
     http = HttpServer(http_app(router), "127.0.0.1", 0)
     try:
         router.update_members({"r": f"127.0.0.1:{port}"})

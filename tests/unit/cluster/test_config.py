@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from chairlift.cluster.config import cache_folder, load_config, parse_bytes
-from chairlift.cluster.errors import ConfigError
-from chairlift.cluster.protocol import Batching
+from chairlift.cluster.errors import ConfigError, Unauthorized
+from chairlift.cluster.protocol import Batching, Priority
+from chairlift.cluster.tenants import ANONYMOUS, Tenant, hash_key
 from chairlift.deployments.serve import FLAG_PATHS
 
 
@@ -30,6 +31,11 @@ def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path) -> N
         ("engine.batching", "x", "engine.batching: "),
         ("http.port", 0, "http.port: "),
         ("workers.threads", "many", "workers.threads"),
+        ("router.deadlines.bach", 3, "did you mean router.deadlines.batch?"),
+        ("tenants.acme.wieght", 3, "did you mean tenants.acme.weight?"),
+        ("tenants.acme.weight", 0, "tenants.acme.weight: "),
+        ("tenants.acme", 3, "tenants.acme: "),
+        ("tenants", {"no spaces": {}}, "tenants.no spaces"),
     ],
 )
 def test_fault_is_named_by_its_path(path: str, value: object, said: str) -> None:
@@ -37,6 +43,44 @@ def test_fault_is_named_by_its_path(path: str, value: object, said: str) -> None
         load_config(overrides={path: value}, environment={})
     assert said in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("keys", ["cl-secret", ["cl-secret"], ["sha256:cl-secret"]])
+def test_a_key_in_place_of_its_hash_is_refused_and_not_repeated(keys: object) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_config(overrides={"tenants.acme.keys": keys}, environment={})
+    assert str(error.value).startswith("tenants.acme.keys")
+    assert "secret" not in str(error.value)
+
+
+def test_tenants_are_found_by_their_keys() -> None:
+    acme = {"keys": [hash_key("a"), hash_key("b")], "weight": 2, "priority": "batch"}
+    tenants = load_config(
+        overrides={"tenants": {"acme": acme, "anonymous": {"max_requests": 1}}}, environment={}
+    ).who_is_served()
+    assert tenants.find("a") == tenants.find("b")
+    assert tenants.find("a") == Tenant("acme", weight=2, priority=Priority.BATCH)
+    assert tenants.find(None) == Tenant("anonymous", max_requests=1)
+    with pytest.raises(Unauthorized):
+        tenants.find("c")
+
+
+def test_without_a_tenant_named_anonymous_a_key_is_needed() -> None:
+    tenants = load_config(overrides={"tenants.acme.weight": 2}, environment={}).who_is_served()
+    for key in (None, "", "a"):
+        with pytest.raises(Unauthorized):
+            tenants.find(key)
+
+
+def test_without_tenants_everybody_is_anonymous() -> None:
+    tenants = load_config(environment={}).who_is_served()
+    assert tenants.find(None) == tenants.find("any") == ANONYMOUS
+
+
+def test_two_tenants_cannot_have_one_key() -> None:
+    both = {name: {"keys": [hash_key("a")]} for name in ("acme", "other")}
+    with pytest.raises(ConfigError, match=r"^tenants: acme and other have a key in common$"):
+        load_config(overrides={"tenants": both}, environment={})
 
 
 @pytest.mark.parametrize("text", ["[1, 2]", "engine: 3", "a: [", "engine: {batching: 7}"])

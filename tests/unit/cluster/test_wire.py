@@ -11,10 +11,13 @@ from chairlift.cluster.proto import worker_pb2 as pb
 from chairlift.cluster.protocol import (
     Answer,
     Batching,
+    BlockEvents,
     Controls,
     Delta,
     FinishReason,
+    Frame,
     LoadReport,
+    Priority,
     Refusal,
     Request,
     SamplingParams,
@@ -56,7 +59,9 @@ deltas = st.builds(
     logprobs=many_logprobs,
     prompt_logprobs=many_logprobs,
 )
-loads = st.builds(LoadReport, *[tokens] * 11)
+loads = st.builds(LoadReport, *[tokens] * 12, floats, tokens, st.booleans(), tokens)
+names = st.lists(st.integers(0, 2**64 - 1), max_size=3).map(tuple)
+block_events = st.none() | st.builds(BlockEvents, st.booleans(), names, names)
 
 
 @given(
@@ -68,26 +73,29 @@ loads = st.builds(LoadReport, *[tokens] * 11)
         n=st.integers(1, 128),
         tenant=st.text(),
         cache_salt=st.text(),
-    )
+        priority=st.sampled_from(Priority),
+        weight=st.floats(0.0625, 100, width=32),
+    ),
+    st.integers(0, 127),
 )
-def test_submission_survives(request: Request) -> None:
-    submission = Submission(7, request)
+def test_submission_survives(request: Request, choice: int) -> None:
+    output = (1, 2) if request.n == 1 else ()
+    submission = Submission(7, request, choice, output)
     message = pb.Submit.FromString(wire.submission_to_wire(submission).SerializeToString())
     assert wire.submission_from_wire(message) == submission
 
 
-@given(st.lists(deltas, max_size=5), loads)
-def test_frame_survives(rows: list[Delta], load: LoadReport) -> None:
-    message = pb.Frame.FromString(wire_frame.frame_to_wire(rows, load).SerializeToString())
-    frame = wire_frame.frame_from_wire(message)
-    assert list(frame.deltas) == rows
-    assert frame.load == load
+@given(st.lists(deltas, max_size=5), loads, block_events)
+def test_frame_survives(rows: list[Delta], load: LoadReport, blocks: BlockEvents | None) -> None:
+    sent = wire_frame.frame_to_wire(rows, load, blocks)
+    message = pb.Frame.FromString(sent.SerializeToString())
+    assert wire_frame.frame_from_wire(message) == Frame(tuple(rows), load, blocks)
 
 
 def test_answer_and_controls_survive() -> None:
     for answer in (Answer(3), Answer(4, Refusal.TOO_LONG, "why")):
         assert wire.answer_from_wire(wire.answer_to_wire(answer)) == answer
-    controls = Controls(9, Batching.STATIC_SORTED, 77, 5, by_person=True)
+    controls = Controls(9, Batching.STATIC_SORTED, 77, 5, by_person=True, fair=False)
     assert wire.controls_from_wire(wire.controls_to_wire(controls)) == controls
 
 
@@ -96,8 +104,14 @@ def test_answer_and_controls_survive() -> None:
     [
         (pb.Submit(n=1, sampling=pb.Sampling(max_tokens=1, repetition_penalty=1)), "prompt"),
         (pb.Submit(prompt=[1], sampling=pb.Sampling(max_tokens=1, repetition_penalty=1)), "n"),
-        (pb.Submit(prompt=[1], n=1, sampling=pb.Sampling(repetition_penalty=1)), "max_tokens"),
-        (pb.Submit(prompt=[1], n=1, sampling=pb.Sampling(max_tokens=1)), "repetition_penalty"),
+        (pb.Submit(prompt=[1], n=1), "weight"),
+        (pb.Submit(prompt=[1], n=1, weight=float("nan")), "weight"),
+        (pb.Submit(prompt=[1], n=2, weight=1, output=[1]), "output"),
+        (pb.Submit(prompt=[1], n=1, weight=1), "max_tokens"),
+        (
+            pb.Submit(prompt=[1], n=1, weight=1, sampling=pb.Sampling(max_tokens=1)),
+            "repetition_penalty",
+        ),
     ],
 )
 def test_malformed_submission_names_the_field(message: pb.Submit, named: str) -> None:

@@ -3,12 +3,13 @@ from contextlib import aclosing
 
 import pytest
 
-from chairlift.cluster.errors import Overloaded, ReplicaLost
+from chairlift.cluster.errors import Overloaded, ReplicaLost, Unavailable
 from chairlift.cluster.protocol import Request, SamplingParams
 from chairlift.deployments.fan_in import take_off
 from chairlift.deployments.openai_convert import Generation
 from chairlift.deployments.openai_response import Api, Usage
 from chairlift.router.flight import Update
+from support.asgi_client import until
 from support.fake_router import FakeRouter
 
 
@@ -43,7 +44,7 @@ def test_every_choice_is_told_whole_and_usage_is_the_sum(prompts, n):
     said, usage = asyncio.run(texts(router, prompts, n))
     assert said == dict.fromkeys(range(prompts * n), "Hello world")
     assert usage == Usage(sum(range(1, prompts + 1)), 5 * prompts * n)
-    assert [flight.stop for flight in router.flights] == [("END",)] * prompts
+    assert [flight.ask.stop for flight in router.flights] == [("END",)] * prompts
     router.check_idle()
 
 
@@ -72,6 +73,27 @@ def test_when_one_prompt_is_refused_those_before_it_are_cancelled():
         asyncio.run(texts(router, 4))
     assert len(router.flights) == 2
     router.check_idle()
+
+
+def test_prompts_wait_for_their_replicas_together_and_the_first_failure_ends_all():
+    async def main():
+        never, router = asyncio.Event(), FakeRouter()
+
+        async def refuse_once_all_wait():
+            await until(lambda: sum(flight.queued for flight in router.flights) == 3)
+            raise Unavailable("nobody")
+
+        def admission(request):
+            return refuse_once_all_wait() if request.prompt[0] == 1 else never.wait()
+
+        router.admission = admission
+        with pytest.raises(Unavailable):
+            async with take_off(router, generation(3)):
+                pass
+        router.check_idle()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("prompts", [1, 3])

@@ -233,7 +233,7 @@ class Waiting:
         never = asyncio.Event()
         if phase == "submit":
             self.router.admission = lambda request: never.wait()
-            self.reached = lambda: self.router.submitting == 1
+            self.reached = lambda: any(flight.queued for flight in self.router.flights)
         else:
             self.router.script = lambda request: [[Update(0, "Hello", 2, None)], never]
             self.reached = lambda: any(flight.waiting for flight in self.router.flights)

@@ -147,7 +147,7 @@ def test_seeds_are_told_in_a_header_and_beside_the_usage_and_salts_reach_the_rep
         seeds = [request.sampling.seed for request in replica.requests]
         assert raw.headers["x-chairlift-seed"] == ",".join(map(str, seeds))
         assert raw.parse().chairlift == {"seeds": seeds}
-        assert [request.cache_salt for request in replica.requests] == ["mine"] * 2
+        assert [request.cache_salt for request in replica.requests] == ["=mine"] * 2
         raw = await create(**arguments, seed=7, stream=True, stream_options=USAGE)
         assert raw.headers["x-chairlift-seed"] == "7,7"
         chunks = [chunk async for chunk in raw.parse()]

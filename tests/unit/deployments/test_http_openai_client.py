@@ -8,6 +8,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
+from chairlift.cluster.config import RouterConfig
 from chairlift.workers.sequence import StepPlan
 from support.asgi_client import until
 from support.chain import Chain, expected_text, running_chain
@@ -148,21 +149,21 @@ def test_errors_are_the_clients_own_classes():
 def test_too_many_requests_are_a_rate_limit_with_a_time_to_come_back():
     async def use(official):
         with pytest.raises(openai.RateLimitError) as caught:
-            await official.completions.create(model=MODEL, prompt=PROMPT)
+            await official.completions.create(model=MODEL, prompt=[PROMPT, PROMPT])
         assert caught.value.code == "router_full"
         assert int(caught.value.response.headers["retry-after"]) >= 1
 
-    with_client(use, max_requests=0)
+    with_client(use, settings=RouterConfig(max_requests=1))
 
 
 def test_without_a_replica_the_service_is_unavailable():
     async def main():
-        async with running_chain() as chain:
+        async with running_chain(settings=RouterConfig(wait_for_replica_s=0)) as chain:
             chain.router.update_members({})
             async with client(chain) as official:
                 with pytest.raises(openai.InternalServerError) as caught:
                     await official.completions.create(model=MODEL, prompt=PROMPT)
-                assert caught.value.status_code == 503
+                assert (caught.value.status_code, caught.value.code) == (503, "no_replica")
 
     asyncio.run(main())
 

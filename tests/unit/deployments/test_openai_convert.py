@@ -6,6 +6,7 @@ from chairlift.cluster.errors import InvalidRequest, NotFound
 from chairlift.cluster.protocol import SamplingParams, Submission
 from chairlift.deployments.openai_convert import Converter, Generation
 from chairlift.deployments.openai_response import Api
+from chairlift.deployments.request_terms import Caller
 from chairlift.router.chat_template import ChatTemplate
 from support.fake_tokenizer import BOS, FakeTokenizer
 from support.http_app import CHAT_TOKENS, TEMPLATE, USER
@@ -25,11 +26,11 @@ def converter(template: str | None = TEMPLATE) -> Converter:
 
 def completion(prompt: object = "hi", **fields) -> Generation:
     body = orjson.dumps({"prompt": prompt} | fields)
-    return converter().completion(body, "id", LIMIT)
+    return converter().completion(body, Caller("id"), LIMIT)
 
 
 def chat(messages: object = (USER,), **fields) -> Generation:
-    return converter().chat(orjson.dumps({"messages": messages} | fields), "id", LIMIT)
+    return converter().chat(orjson.dumps({"messages": messages} | fields), Caller("id"), LIMIT)
 
 
 def refused(convert, *args, **fields) -> tuple[str | None, str]:
@@ -102,7 +103,7 @@ def test_all_sampling_parameters_arrive():
         prompt_logprobs=20,
     )
     assert generation.stop == ("x", "y")
-    assert generation.requests[0].cache_salt == "mine"
+    assert generation.requests[0].cache_salt == "=mine"
 
 
 def test_one_stop_string_needs_no_list():
@@ -263,7 +264,7 @@ def test_megabytes_that_cannot_fit_are_refused_without_tokenising_them(tokenizer
         (wary.chat, {"messages": [{"role": "user", "content": text}]}),
     ):
         with pytest.raises(InvalidRequest) as caught:
-            convert(orjson.dumps(body), "id", LIMIT)
+            convert(orjson.dumps(body), Caller("id"), LIMIT)
         assert caught.value.code == "context_length_exceeded"
         assert len(caught.value.message) < 500
 
@@ -280,7 +281,7 @@ def test_a_long_text_of_long_tokens_is_accepted():
 
     spaces = Converter(Spaces(), None, model_name="fake", max_choices=8)
     body = orjson.dumps({"prompt": " " * 50 * 99})
-    assert len(spaces.completion(body, "id", LIMIT).requests[0].prompt) == 99
+    assert len(spaces.completion(body, Caller("id"), LIMIT).requests[0].prompt) == 99
 
 
 @pytest.mark.parametrize(
@@ -333,13 +334,13 @@ def test_prompts_times_n_is_bounded():
 def test_what_the_template_refuses_is_refused_as_messages():
     picky = converter("{{ raise_exception('alternate the roles') }}")
     with pytest.raises(InvalidRequest, match="alternate the roles") as caught:
-        picky.chat(orjson.dumps({"messages": [USER]}), "id", LIMIT)
+        picky.chat(orjson.dumps({"messages": [USER]}), Caller("id"), LIMIT)
     assert caught.value.param == "messages"
 
 
 def test_a_model_without_a_template_cannot_chat():
     with pytest.raises(InvalidRequest, match="/v1/completions") as caught:
-        converter(None).chat(orjson.dumps({"messages": [USER]}), "id", LIMIT)
+        converter(None).chat(orjson.dumps({"messages": [USER]}), Caller("id"), LIMIT)
     assert caught.value.param == "messages"
 
 

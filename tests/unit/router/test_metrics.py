@@ -27,7 +27,7 @@ def samples(metrics: RouterMetrics) -> dict[tuple, float]:
 
 def end(outcome: Outcome, label: str, **facts) -> RequestEnd:
     values = {"duration_s": 2.0, "first_token_s": 0.5, "output_tokens": 4} | facts
-    return RequestEnd(outcome, label, **values)
+    return RequestEnd("anonymous", outcome, label, **values)
 
 
 def test_every_outcome_is_counted_and_the_rest_is_open():

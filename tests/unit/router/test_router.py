@@ -7,9 +7,10 @@ from contextlib import AsyncExitStack
 import pytest
 
 from chairlift.cluster.errors import InvalidRequest, Overloaded, Unavailable
+from chairlift.router.ask import Ask
 from chairlift.router.metrics import Outcome
 from chairlift.router.router import Router
-from support.flights import BIG, ended, expected, read_all, request, router_for, with_router
+from support.flights import BIG, ended, expected, read_all, request, router_for, submit, with_router
 from support.replicas import FakeReplica, eventually, fake_replica
 
 
@@ -20,14 +21,14 @@ def view_of(router: Router, replica: FakeReplica):
 
 def test_a_client_that_goes_before_the_answer_leaves_nothing_behind():
     async def scenario(router, replica):
-        submits = [asyncio.create_task(router.submit(request(max_tokens=2000))) for _ in range(5)]
+        submits = [asyncio.create_task(submit(router, request(max_tokens=2000))) for _ in range(5)]
         await asyncio.sleep(0)  # each has sent its submission and waits
         assert router.metrics.open == 5
         for task in submits:
             task.cancel()
         await asyncio.wait(submits)
         assert ended(router) == {"cancelled": 5}
-        await read_all(await router.submit(request()))
+        await read_all(await submit(router, request()))
 
     with_router(scenario)
 
@@ -38,7 +39,7 @@ def test_the_least_loaded_replica_gets_the_next():
         two.gate.close()
         flights = []
         for _ in range(10):
-            flights.append(await router.submit(request(max_tokens=5)))
+            flights.append(await submit(router, request(max_tokens=5)))
         # A report that is just on its way may hide one request, or show it twice.
         assert sorted([one.intake.num_open, two.intake.num_open]) in ([5, 5], [4, 6])
         for replica in (one, two):
@@ -53,11 +54,11 @@ def test_load_from_elsewhere_counts():
     async def scenario(router, one, two):
         one.gate.close()
         async with router_for(one) as elsewhere:
-            flights = [await elsewhere.submit(request(max_tokens=5)) for _ in range(4)]
+            flights = [await submit(elsewhere, request(max_tokens=5)) for _ in range(4)]
             one.gate.let_through(2)
             await eventually(lambda: view_of(router, one).load.running == 4)
             for _ in range(2):
-                await read_all(await router.submit(request(max_tokens=5)))
+                await read_all(await submit(router, request(max_tokens=5)))
             assert one.intake.num_open == 4
             one.gate.open()
             for flight in flights:
@@ -66,36 +67,67 @@ def test_load_from_elsewhere_counts():
     with_router(scenario, replicas=2)
 
 
-def test_a_refused_request_goes_to_the_next_replica():
+def test_a_full_service_says_when_to_try_again():
     async def scenario(router, one, two):
         one.gate.close()
         two.gate.close()
-        flights = [await router.submit(request(max_tokens=2)) for _ in range(4)]
-        assert (one.intake.num_open, two.intake.num_open) == (2, 2)  # both are full
+        flights = [await submit(router, request(max_tokens=2)) for _ in range(4)]
+        assert (one.intake.num_open, two.intake.num_open) == (2, 2)
         with pytest.raises(Overloaded) as error:
-            await router.submit(request())
+            await submit(router, request())
         assert error.value.code == "queue_full"
         assert error.value.retry_after_s >= 1
-        one.intake.close()
-        with pytest.raises(Overloaded):
-            await router.submit(request())
         one.gate.open()
         two.gate.open()
         for flight in flights:
             await read_all(flight)
-        await read_all(await router.submit(request()))  # wherever it goes first, two takes it
-        assert ended(router) == {"finished": 5, "rejected": 2}
+        assert ended(router) == {"finished": 4, "rejected": 1}
 
-    with_router(scenario, replicas=2, max_sequences=1, max_waiting=1)
+    settings = {"look_ahead": 1, "max_queued": 0}
+    with_router(scenario, replicas=2, router=settings, max_sequences=1)
 
 
-def test_draining_replicas_are_not_available():
+def test_what_one_replica_refuses_another_one_takes():
+    async def scenario(router, one, two):
+        one.intake.close()
+        flights = [router.submit(Ask(request())) for _ in range(20)]
+        for flight in flights:
+            await read_all(flight)
+        assert [view.ready for view in router.replicas()] == [False, True]
+        assert ended(router) == {"finished": 20}
+
+    with_router(scenario, replicas=2)
+
+
+def test_a_replica_is_given_its_seats_and_a_little_more():
+    """The rest waits in the router, where it can still go elsewhere."""
+
     async def scenario(router, replica):
-        replica.intake.close()
-        with pytest.raises(Unavailable):
-            await router.submit(request())
+        replica.gate.close()
+        flights = [router.submit(Ask(request(max_tokens=3))) for _ in range(20)]
+        await eventually(lambda: replica.intake.num_open == 4 + 2)
+        replica.gate.let_through(1)
+        await eventually(lambda: replica.engine.load.running == 4)
+        assert replica.intake.num_open == 4 + 2
+        replica.gate.open()
+        for flight in flights:
+            await read_all(flight)
 
-    with_router(scenario)
+    with_router(scenario, max_sequences=4, router={"look_ahead": 2})
+
+
+def test_a_replica_that_has_no_room_after_all_gets_the_request_later():
+    async def scenario(router, replica):
+        replica.gate.close()
+        async with router_for(replica, look_ahead=0) as elsewhere:
+            theirs = [await submit(elsewhere, request(max_tokens=3)) for _ in range(2)]
+            mine = [router.submit(Ask(request(max_tokens=3))) for _ in range(4)]
+            replica.gate.open()
+            for flight in theirs + mine:
+                await read_all(flight)
+        assert ended(router) == {"finished": 4}
+
+    with_router(scenario, max_sequences=2, max_waiting=0, router={"look_ahead": 3})
 
 
 @pytest.mark.parametrize(
@@ -110,7 +142,7 @@ def test_draining_replicas_are_not_available():
 def test_what_the_replica_finds_fault_with_names_the_field(wanted, param, code):
     async def scenario(router, replica):
         with pytest.raises(InvalidRequest) as error:
-            await router.submit(wanted)
+            await submit(router, wanted)
         assert (error.value.param, error.value.code) == (param, code)
         assert ended(router) == {"rejected": 1}
 
@@ -120,15 +152,15 @@ def test_what_the_replica_finds_fault_with_names_the_field(wanted, param, code):
 def test_the_number_of_open_requests_is_bounded():
     async def scenario(router, replica):
         replica.gate.close()
-        flights = [await router.submit(request()) for _ in range(3)]
+        flights = [await submit(router, request()) for _ in range(3)]
         with pytest.raises(Overloaded) as error:
-            await router.submit(request())
+            await submit(router, request())
         assert error.value.code == "router_full"
         assert error.value.retry_after_s >= 1
         replica.gate.open()
         for flight in flights:
             await read_all(flight)
-        await read_all(await router.submit(request()))
+        await read_all(await submit(router, request()))
 
     with_router(scenario, router={"max_requests": 3})
 
@@ -138,7 +170,7 @@ def test_without_members_nothing_is_available():
         async with router_for() as router:
             assert router.max_sequence_tokens is None
             with pytest.raises(Unavailable) as error:
-                await router.submit(request())
+                await submit(router, request())
             assert error.value.code == "no_replica"
 
     asyncio.run(main())
@@ -149,10 +181,10 @@ def test_a_member_that_leaves_finishes_what_it_runs():
         one.gate.close()
         two.gate.close()
         wanted = request(max_tokens=20)
-        flight = await router.submit(wanted)
+        flight = await submit(router, wanted)
         other = two if one.intake.num_open else one
         router.update_members({other.info.replica_id: other.endpoint})
-        later = await router.submit(wanted)
+        later = await submit(router, wanted)
         assert other.intake.num_open == 1
         one.gate.open()
         two.gate.open()
@@ -174,7 +206,7 @@ def test_a_replica_that_returns_is_used_again():
             second = await stack.enter_async_context(fake_replica(**BIG))
             router.update_members({second.info.replica_id: second.endpoint})
             await eventually(lambda: router.replicas()[0].ready)
-            await read_all(await router.submit(request()))
+            await read_all(await submit(router, request()))
 
     asyncio.run(main())
 
@@ -182,15 +214,15 @@ def test_a_replica_that_returns_is_used_again():
 def test_close_ends_everything_once():
     async def scenario(router, replica):
         replica.gate.close()
-        flights = [await router.submit(request(max_tokens=100)) for _ in range(3)]
+        flights = [await submit(router, request(max_tokens=100)) for _ in range(3)]
         readers = [asyncio.create_task(read_all(flight)) for flight in flights]
-        submits = [asyncio.create_task(router.submit(request())) for _ in range(3)]
+        submits = [asyncio.create_task(submit(router, request())) for _ in range(3)]
         await asyncio.sleep(0)
         await router.close()
         results = await asyncio.gather(*readers, *submits, return_exceptions=True)
         assert {(type(r), r.code) for r in results} == {(Unavailable, "shutting_down")}
         with pytest.raises(Unavailable):
-            await router.submit(request())
+            await submit(router, request())
         router.check_integrity()
         assert ended(router) == {"cancelled": 6, "rejected": 1}
         replica.gate.open()
@@ -211,7 +243,7 @@ def test_a_flood_with_random_cancellations_ends_each_request_once():
         )
         patience = chance.choice([None, 0, 1, 5])
         try:
-            async with await router.submit(wanted) as flight:
+            async with await submit(router, wanted) as flight:
                 if patience is None:
                     choices = await read_all(flight)
                     for index, choice in enumerate(choices):

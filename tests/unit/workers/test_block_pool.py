@@ -1,5 +1,7 @@
 import pytest
 
+from chairlift.cluster.block_names import short_name
+from chairlift.cluster.protocol import BlockEvents
 from chairlift.workers.block_pool import BlockPool
 
 
@@ -109,3 +111,43 @@ class TestNames:
         pool.free(blocks)
         assert pool.allocate(2) is None
         assert pool.find(b"a") == blocks[0]
+
+
+class TestEvents:
+    A, B = short_name(b"a"), short_name(b"b")
+
+    def test_names_are_told_once(self):
+        pool = BlockPool(4, block_size=4)
+        assert pool.take_events() is None
+        first, second, _ = pool.allocate(3)
+        pool.name(first, b"a")
+        pool.name(second, b"a")
+        assert pool.take_events() == BlockEvents(added=(self.A,))
+        assert pool.take_events() is None
+
+    def test_sharing_and_freeing_change_no_name(self):
+        pool, (block,) = TestNames().named(b"a")
+        pool.take_events()
+        pool.share([block])
+        pool.free([block, block])
+        assert pool.take_events() is None
+
+    def test_eviction_is_told_and_does_not_hide_a_new_name(self):
+        pool, blocks = TestNames().named(b"a", num_blocks=1)
+        pool.take_events()
+        pool.free(blocks)
+        (block,) = pool.allocate(1)
+        pool.name(block, b"b")
+        assert pool.take_events() == BlockEvents(added=(self.B,), removed=(self.A,))
+
+    def test_a_name_that_came_and_went_or_went_and_came_back_is_not_told(self):
+        pool, blocks = TestNames().named(b"a", num_blocks=1)
+        pool.free(blocks)
+        blocks = pool.allocate(1)
+        assert pool.take_events() is None
+        pool.name(blocks[0], b"b")
+        assert pool.take_events() == BlockEvents(added=(self.B,))
+        pool.free(blocks)
+        blocks = pool.allocate(1)
+        pool.name(blocks[0], b"b")
+        assert pool.take_events() is None

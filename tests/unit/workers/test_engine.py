@@ -1,6 +1,5 @@
 import logging
 import threading
-from contextlib import contextmanager
 
 import pytest
 
@@ -14,25 +13,12 @@ from chairlift.cluster.protocol import (
 )
 from chairlift.workers.fake_runner import FakeRunner
 from chairlift.workers.sequence import Admission, SequenceKey, StepPlan, StepResult
-from support.engines import Rig, alone, replica_info, submission, wait_until
+from support.engines import Rig, alone, in_thread, replica_info, submission, wait_until
 
 
 @pytest.fixture
 def rig():
     return Rig()
-
-
-@contextmanager
-def in_thread(rig: Rig):
-    """The engine's loop in a thread of its own, as in production."""
-    thread = threading.Thread(target=rig.engine.run, daemon=True)
-    thread.start()
-    try:
-        yield thread
-    finally:
-        rig.engine.stop()
-        thread.join(timeout=10)
-        assert not thread.is_alive()
 
 
 def explode(plan: StepPlan) -> None:

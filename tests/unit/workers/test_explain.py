@@ -102,6 +102,24 @@ def test_a_request_from_before_the_records_is_told_as_far_as_they_reach() -> Non
     assert len(lines) == 3
 
 
+def test_what_came_from_elsewhere_and_where_it_goes_on_is_told() -> None:
+    rig, ledger = rig_of(Controls(max_sequences=4, token_budget=6))
+    rig.submit(0, range(5), output=(1, 2, 3), max_tokens=9)
+    for _ in range(5):
+        rig.engine.step()
+    rig.engine.hand_over()
+    rig.run_until_idle()
+    assert told(ledger, "request-0") == [
+        "request-0, choice 0: tenant anonymous, prompt of 5 tokens, at most 9 more",
+        "     0.000 s  step 1       arrived with 3 tokens of output",
+        "     0.000 s  step 1       admitted",
+        "     0.010 s  step 2       computed 6 tokens",
+        "     0.020 s  step 3       computed 2 tokens, after 6 tokens known already",
+        "     0.020 s  step 3       first output token here",
+        "     0.040 s  step 6       ended after 6 tokens of output: it went to another replica",
+    ]
+
+
 def test_an_unknown_request_has_no_story() -> None:
     rig, ledger = rig_of(Controls())
     rig.submit(0)

@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from chairlift.cluster.protocol import Controls, Refusal
+from chairlift.cluster.protocol import Controls, Priority, Refusal
 from chairlift.workers.intake import Drained, Intake
 from chairlift.workers.sequence import SequenceKey
 from support.engines import replica_info, submission, wait_until
@@ -32,11 +32,26 @@ def test_accepted_choices_come_out_as_sequences_in_order(intake):
     assert intake.num_open == 3
 
 
+def test_class_and_weight_go_with_each_choice(intake):
+    refusal(intake, 1, n=2, tenant="a", priority=Priority.BATCH, weight=3.0)
+    arrivals = intake.drain().arrivals
+    assert [(a.tenant, a.priority, a.weight) for a in arrivals] == [("a", Priority.BATCH, 3.0)] * 2
+
+
+def test_a_choice_goes_on_after_its_output(intake):
+    refusal(intake, 7, (1, 2), choice=2, output=(8, 9), max_tokens=3)
+    (arrival,) = intake.drain().arrivals
+    assert (arrival.key.handle, arrival.choice) == (7, 2)
+    assert (arrival.tokens, arrival.num_prompt, arrival.num_output) == ([1, 2, 8, 9], 2, 2)
+    assert arrival.resumes and arrival.max_total == 5
+
+
 def test_nothing_is_handed_over_twice(intake):
     refusal(intake, 1)
     intake.cancel(0, [1])
     intake.set_controls(Controls(version=1))
-    intake.drain()
+    intake.hand_over()
+    assert intake.drain().hand_over
     assert intake.drain() == Drained()
 
 
@@ -52,6 +67,7 @@ class TestRefusal:
             ("stop_token_ids", (1, 1000)),
             ("allowed_token_ids", (1000,)),
             ("logit_bias", ((3, 1.0), (1000, 1.0))),
+            ("output", (1, 1000)),
         ],
     )
     def test_parameters_outside_the_vocabulary_name_the_field(self, intake, name, tokens):
@@ -59,6 +75,14 @@ class TestRefusal:
         answer = intake.submit(0, submission(5, **{name: tokens}))
         assert answer.refusal is Refusal.INVALID
         assert answer.detail.startswith(f"{name}: token 1000 ")
+
+    @pytest.mark.parametrize(
+        "fields", [{"output": (1,) * 4}, {"output": (1,) * 5}, {"output": (1,), "n": 2}]
+    )
+    def test_output_with_which_no_choice_can_go_on(self, intake, fields):
+        answer = intake.submit(0, submission(5, **fields))
+        assert answer.refusal is Refusal.INVALID
+        assert answer.detail.startswith("output:")
 
     def test_longer_than_can_ever_fit(self, intake):
         assert refusal(intake, 1, (1,) * 10, max_tokens=4086) is None
@@ -81,6 +105,14 @@ class TestRefusal:
         intake.close()
         assert refusal(intake, 2) is Refusal.DRAINING
         assert intake.num_open == 1
+
+    def test_handing_over(self, intake):
+        """What was accepted before is handed over as well."""
+        refusal(intake, 1)
+        intake.hand_over()
+        assert refusal(intake, 2) is Refusal.DRAINING
+        drained = intake.drain()
+        assert drained.hand_over and len(drained.arrivals) == 1
 
     @pytest.mark.parametrize("handle", [3, 4, 5, 6])
     def test_a_handle_that_is_open_on_this_stream(self, intake, handle):
@@ -168,9 +200,10 @@ class TestControls:
         lambda intake: intake.cancel(0, [1]),
         lambda intake: intake.leave(0),
         lambda intake: intake.set_controls(Controls(version=1)),
+        lambda intake: intake.hand_over(),
         lambda intake: intake.wake(),
     ],
-    ids=["submit", "cancel", "leave", "set_controls", "wake"],
+    ids=["submit", "cancel", "leave", "set_controls", "hand_over", "wake"],
 )
 def test_every_event_wakes_the_sleeper(intake, event):
     refusal(intake, 1)

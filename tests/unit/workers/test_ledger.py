@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from chairlift.cluster.protocol import Batching, Controls, FinishReason
+from chairlift.cluster.protocol import Batching, Controls, FinishReason, Priority
 from chairlift.workers.decisions import Reason
 from chairlift.workers.ledger import Ledger
 from chairlift.workers.ledger_file import open_ledger, parse_ledger
@@ -84,6 +84,27 @@ def test_controls_are_recorded_with_who_set_them() -> None:
     assert isinstance(queued, Queued)
     assert queued.inputs.controls == Controls(3, Batching.STATIC, 17, 2, by_person=True)
     assert queued.head.controls_version == 3
+
+
+def test_what_arrives_and_that_all_is_handed_over_are_recorded_as_they_came() -> None:
+    rig = Rig()
+    ledger = record(rig)
+    rig.intake.set_controls(Controls(1, fair=False))
+    whose = {"tenant": "a", "priority": Priority.BATCH, "weight": 2.5}
+    rig.submit(0, (1, 2), choice=3, output=(7, 8), max_tokens=5, **whose)
+    rig.engine.step()
+    rig.engine.hand_over()
+    rig.engine.step()
+    queued, *_ = records_of(ledger, 1)
+    assert isinstance(queued, Queued) and queued.inputs.controls == Controls(
+        1, max_sequences=4, fair=False
+    )
+    (arrival,) = queued.inputs.arrivals
+    assert (arrival.tokens, arrival.num_prompt, arrival.choice) == ([1, 2, 7, 8], 2, 3)
+    assert (arrival.tenant, arrival.priority, arrival.weight) == ("a", Priority.BATCH, 2.5)
+    handed_over, *_ = records_of(ledger, 2)
+    assert isinstance(handed_over, Queued) and handed_over.inputs.hand_over
+    assert handed_over.endings == ((SequenceKey(0, 0), FinishReason.HANDED_OVER),)
 
 
 def test_step_time_and_output_are_predicted_from_what_was_seen() -> None:
@@ -190,9 +211,7 @@ def test_a_broken_loop_is_written_to_disk(tmp_path: Path) -> None:
     record(rig, folder=folder(tmp_path))
     rig.submit(0)
     rig.engine.step()
-    rig.scheduler.waiting.append(rig.scheduler.running[0])  # it runs and waits
-    rig.scheduler.running.clear()
-    rig.scheduler.waiting.remove(next(iter(rig.scheduler.waiting)))
+    rig.scheduler.running.clear()  # it is open, but neither runs nor waits
     rig.engine.run()
     (name,) = files(tmp_path)
     *_, note = open_ledger(tmp_path / name)

@@ -7,6 +7,7 @@ import pytest
 
 from chairlift.cluster.errors import LedgerError
 from chairlift.workers.ledger_file import open_ledger, parse_ledger
+from chairlift.workers.ledger_format import LAYOUT
 from support.engines import Rig
 from support.ledgers import record
 
@@ -76,7 +77,7 @@ def test_a_file_that_is_no_ledger_is_refused(content: bytes, change, message: st
 
 def header_of(fields: dict) -> bytes:
     text = json.dumps(fields).encode()
-    return struct.pack("<8sHII", b"CHLEDGER", 1, len(text), zlib.crc32(text)) + text
+    return struct.pack("<8sHII", b"CHLEDGER", LAYOUT, len(text), zlib.crc32(text)) + text
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

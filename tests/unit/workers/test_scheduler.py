@@ -1,7 +1,6 @@
 import pytest
 
 from chairlift.cluster.protocol import Batching, Controls, FinishReason
-from chairlift.workers.scheduler import WaitingQueue
 from chairlift.workers.sequence import SequenceKey, Status, StepResult
 from support.benches import Bench, output_of
 from support.engines import alone, sequence
@@ -289,16 +288,3 @@ def test_integrity_check_finds_a_lost_block():
     bench.scheduler.running[0].blocks.pop()
     with pytest.raises(RuntimeError, match="block tables"):
         bench.scheduler.check_integrity()
-
-
-def test_waiting_queue_keeps_order_and_counts_tokens():
-    queue = WaitingQueue()
-    first, second, third = sequence(0, range(2)), sequence(1, range(3)), sequence(2, range(4))
-    queue.append(first)
-    queue.append(second)
-    queue.prepend(third)
-    assert list(queue) == [third, first, second]
-    assert (len(queue), queue.num_tokens) == (3, 9)
-    queue.remove(first)
-    assert list(queue) == [third, second]
-    assert first not in queue and queue.num_tokens == 7

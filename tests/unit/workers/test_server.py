@@ -1,18 +1,15 @@
 """The worker's end of the stream, spoken to by a raw stub."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
-from typing import Any
 
 import grpc
 import pytest
 
-from chairlift.cluster import wire, wire_frame
+from chairlift.cluster import wire
 from chairlift.cluster.proto import worker_pb2 as pb
-from chairlift.cluster.proto import worker_pb2_grpc as pb_grpc
 from chairlift.cluster.protocol import (
     PROTOCOL_VERSION,
+    BlockEvents,
     Controls,
     Delta,
     FinishReason,
@@ -21,78 +18,19 @@ from chairlift.cluster.protocol import (
     SamplingParams,
 )
 from chairlift.workers.engine import StepOutput
-from support.engines import alone, submission
-from support.replicas import FakeReplica, eventually, fake_replica
-
-HELLO = pb.ToWorker(hello=pb.Hello(router_id="test", protocol_version=PROTOCOL_VERSION))
-
-
-class RawStream:
-    """One stream, read and written message by message."""
-
-    def __init__(self, call) -> None:
-        self.call = call
-        self.answers: dict[int, tuple[int, str]] = {}
-        self.tokens: dict[int, list[int]] = {}
-        self.finishes: dict[int, FinishReason] = {}
-        self.load: LoadReport | None = None
-
-    async def send(self, *submits: pb.Submit, cancels: tuple[int, ...] = ()) -> None:
-        await self.call.write(pb.ToWorker(submits=submits, cancels=cancels))
-
-    async def read(self) -> pb.FromWorker | None:
-        """One message, noted; None at the end of the stream."""
-        async with asyncio.timeout(20.0):
-            message = await self.call.read()
-        if message is grpc.aio.EOF:
-            return None
-        for answer in message.answers:
-            assert answer.handle not in self.answers
-            self.answers[answer.handle] = (answer.refusal, answer.detail)
-        if message.HasField("frame"):
-            frame = wire_frame.frame_from_wire(message.frame)
-            self.load = frame.load
-            for delta in frame.deltas:
-                self._note(delta)
-        return message
-
-    async def read_until(self, condition: Callable[[], Any]) -> None:
-        while not condition():
-            assert await self.read() is not None, "the stream ended"
-
-    def _note(self, delta: Delta) -> None:
-        assert delta.handle not in self.finishes, "news after the end"
-        self.tokens.setdefault(delta.handle, []).extend(delta.tokens)
-        if delta.finish is not None:
-            self.finishes[delta.handle] = delta.finish
-
-
-@asynccontextmanager
-async def raw_stream(replica: FakeReplica, first: pb.ToWorker = HELLO) -> AsyncIterator[RawStream]:
-    async with grpc.aio.insecure_channel(replica.endpoint) as channel:
-        stream = RawStream(pb_grpc.WorkerStub(channel).Stream())
-        await stream.call.write(first)
-        yield stream
-
-
-def submit(handle: int, *args, **kwargs) -> pb.Submit:
-    return wire.submission_to_wire(submission(handle, *args, **kwargs))
-
-
-def with_replica(scenario: Callable[[FakeReplica], Coroutine[Any, Any, None]], **arguments) -> None:
-    async def main() -> None:
-        async with fake_replica(**arguments) as replica:
-            await scenario(replica)
-
-    asyncio.run(main())
+from support.engines import alone
+from support.raw_stream import HELLO, raw_stream, submit
+from support.replicas import eventually, with_replica
 
 
 def test_welcome_and_load_come_first():
     async def scenario(replica):
-        async with raw_stream(replica) as stream:
+        async with raw_stream(replica.endpoint) as stream:
             message = await stream.read()
             assert wire.welcome_from_wire(message.welcome) == replica.info
-            assert stream.load == LoadReport(blocks_total=replica.info.blocks_total)
+            first = LoadReport(blocks_total=replica.info.blocks_total, stamp=1, routers=1)
+            assert stream.load == first
+            assert stream.events == [BlockEvents(reset=True)]
 
     with_replica(scenario)
 
@@ -108,7 +46,7 @@ def test_welcome_and_load_come_first():
 )
 def test_a_stream_that_does_not_begin_with_hello_is_refused(first):
     async def scenario(replica):
-        async with raw_stream(replica, first) as stream:
+        async with raw_stream(replica.endpoint, first) as stream:
             with pytest.raises(grpc.aio.AioRpcError) as error:
                 await stream.read()
             assert error.value.code() is grpc.StatusCode.FAILED_PRECONDITION
@@ -119,7 +57,7 @@ def test_a_stream_that_does_not_begin_with_hello_is_refused(first):
 
 def test_tokens_are_those_of_the_engine():
     async def scenario(replica):
-        async with raw_stream(replica) as stream:
+        async with raw_stream(replica.endpoint) as stream:
             await stream.send(submit(7, (5, 6), n=2, max_tokens=9, seed=3))
             await stream.read_until(lambda: len(stream.finishes) == 2)
             sampling = SamplingParams(max_tokens=9, seed=3)
@@ -133,7 +71,7 @@ def test_tokens_are_those_of_the_engine():
 
 def test_an_answer_comes_before_the_tokens_that_it_allows():
     async def scenario(replica):
-        async with raw_stream(replica) as stream:
+        async with raw_stream(replica.endpoint) as stream:
             for handle in range(1, 9):
                 await stream.send(submit(handle, max_tokens=3))
             while len(stream.finishes) < 8:
@@ -155,7 +93,7 @@ def test_malformed_submissions_are_refused_and_the_stream_goes_on():
     no_prompt.ClearField("prompt")
 
     async def scenario(replica):
-        async with raw_stream(replica) as stream:
+        async with raw_stream(replica.endpoint) as stream:
             await stream.send(
                 no_prompt,
                 broken(2, n=0),
@@ -179,7 +117,7 @@ def test_absurd_numbers_of_choices_are_refused():
     """Guards against work in proportion to a number that somebody else wrote."""
 
     async def scenario(replica):
-        async with raw_stream(replica) as stream:
+        async with raw_stream(replica.endpoint) as stream:
             message = submit(1)
             message.n = 2**32 - 1
             await stream.send(message)
@@ -191,7 +129,7 @@ def test_absurd_numbers_of_choices_are_refused():
 
 def test_bytes_that_are_no_message_end_only_their_stream():
     async def scenario(replica):
-        async with raw_stream(replica) as good:
+        async with raw_stream(replica.endpoint) as good:
             await good.read()
             replica.gate.close()
             await good.send(submit(1, max_tokens=50))
@@ -213,7 +151,7 @@ def test_bytes_that_are_no_message_end_only_their_stream():
 
 def test_streams_do_not_share_handles():
     async def scenario(replica):
-        async with raw_stream(replica) as one, raw_stream(replica) as two:
+        async with raw_stream(replica.endpoint) as one, raw_stream(replica.endpoint) as two:
             await one.send(submit(1, (1, 2), max_tokens=20))
             await two.send(submit(1, (3, 4), max_tokens=20))
             for stream, prompt in ((one, (1, 2)), (two, (3, 4))):
@@ -227,7 +165,7 @@ def test_streams_do_not_share_handles():
 @pytest.mark.parametrize("how", ["half-close", "cancel", "channel"])
 def test_what_a_gone_router_asked_for_is_given_up(how):
     async def scenario(replica):
-        async with raw_stream(replica) as stream:
+        async with raw_stream(replica.endpoint) as stream:
             await stream.send(*(submit(handle, max_tokens=4000) for handle in range(1, 7)))
             await stream.read_until(lambda: stream.tokens)
             assert not replica.idle
@@ -244,7 +182,7 @@ def test_what_a_gone_router_asked_for_is_given_up(how):
 
 def test_a_cancelled_handle_ends():
     async def scenario(replica):
-        async with raw_stream(replica) as stream:
+        async with raw_stream(replica.endpoint) as stream:
             await stream.send(submit(1, max_tokens=4000), submit(2, max_tokens=4))
             await stream.send(cancels=(1, 99))
             await stream.read_until(lambda: len(stream.finishes) == 2)
@@ -255,7 +193,7 @@ def test_a_cancelled_handle_ends():
 
 def test_an_idle_stream_hears_the_load_and_its_heartbeat():
     async def scenario(replica):
-        async with raw_stream(replica) as idle, raw_stream(replica) as busy:
+        async with raw_stream(replica.endpoint) as idle, raw_stream(replica.endpoint) as busy:
             replica.gate.close()
             await busy.send(submit(1, max_tokens=4000), submit(2, max_tokens=4000))
             replica.gate.let_through(2)
@@ -273,7 +211,7 @@ def test_news_of_many_steps_wait_joined_for_a_router_that_does_not_read():
     """Guards against frames that pile up, one a step, behind a slow network."""
 
     async def scenario(replica):
-        async with raw_stream(replica) as stream:
+        async with raw_stream(replica.endpoint) as stream:
             await stream.read()
             deltas = 20_000
             for step in range(1, deltas + 1):
@@ -292,7 +230,7 @@ def test_news_of_many_steps_wait_joined_for_a_router_that_does_not_read():
 
 def test_stop_ends_streams_cleanly_after_their_last_news():
     async def scenario(replica):
-        async with raw_stream(replica) as stream:
+        async with raw_stream(replica.endpoint) as stream:
             await stream.read()
             replica.server.publish(
                 StepOutput({1: [Delta(1, (5,), FinishReason.LENGTH)]}, LoadReport(step=1))
@@ -309,7 +247,7 @@ def test_stop_ends_streams_cleanly_after_their_last_news():
 
 def test_a_prompt_of_100_000_tokens_fits():
     async def scenario(replica):
-        async with raw_stream(replica) as stream:
+        async with raw_stream(replica.endpoint) as stream:
             await stream.send(submit(1, [999_999] * 100_000, max_tokens=1))
             await stream.read_until(lambda: 1 in stream.finishes)
 
@@ -319,7 +257,7 @@ def test_a_prompt_of_100_000_tokens_fits():
 
 def test_controls_reach_the_engine():
     async def scenario(replica):
-        async with raw_stream(replica) as stream:
+        async with raw_stream(replica.endpoint) as stream:
             controls = Controls(version=5, max_sequences=1)
             await stream.call.write(pb.ToWorker(controls=wire.controls_to_wire(controls)))
             replica.gate.close()
@@ -333,7 +271,7 @@ def test_controls_reach_the_engine():
 
 def test_a_router_that_does_not_read_is_not_read_from_but_gets_every_answer():
     async def scenario(replica):
-        async with raw_stream(replica) as stream:
+        async with raw_stream(replica.endpoint) as stream:
             for handle in range(1, 5001):
                 await stream.send(pb.Submit(handle=handle))
             await stream.read_until(lambda: len(stream.answers) == 5000)

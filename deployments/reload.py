@@ -1,0 +1,84 @@
+"""A configuration that is changed while the service runs.
+
+Owns what differs between two configurations, which of it cannot change without a restart, and
+which of the rest a running router or worker would have to be told, and so is replaced for. It
+knows neither signals nor how that is done (``deployments.application``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from chairlift.cluster.config import ServiceConfig
+from chairlift.cluster.errors import ConfigError
+
+__all__ = ["changes", "check_reload", "router_version", "worker_version"]
+
+FIXED = ("model", "http.host", "http.port", "ray")
+MAX_SHOWN = 60
+
+
+def check_reload(old: ServiceConfig, new: ServiceConfig) -> None:
+    """Raises ConfigError for a change that needs a restart."""
+    for path, _, _ in _differences(_tree(old), _tree(new)):
+        if any(path == fixed or path.startswith(f"{fixed}.") for fixed in FIXED):
+            raise ConfigError(f"{path}: cannot change while the service runs; restart it")
+
+
+def changes(old: ServiceConfig, new: ServiceConfig) -> list[str]:
+    """What differs, one line a setting; keys are not told."""
+    lines = []
+    for path, before, after in _differences(_tree(old), _tree(new)):
+        if path.startswith("tenants."):
+            lines.append(f"{path}: {'changed' if after is not None else 'removed'}")
+        else:
+            lines.append(f"{path}: {_shown(before)} → {_shown(after)}")
+    return lines
+
+
+def worker_version(config: ServiceConfig) -> str:
+    """Changes with every setting that a running worker replica would have to be told."""
+    workers = {"replicas", "health_period_s", "start_timeout_s"}
+    return _digest(
+        config.model_dump(mode="json", include={"model", "engine", "ledger"}),
+        config.workers.model_dump(mode="json", exclude=workers),
+        config.router.fair,
+    )
+
+
+def router_version(config: ServiceConfig) -> str:
+    """Changes with every setting that a running router would have to be told."""
+    return _digest(
+        config.model_dump(mode="json", include={"model", "http", "tenants"}),
+        config.router.model_dump(mode="json", exclude={"replicas"}),
+    )
+
+
+def _tree(config: ServiceConfig) -> dict[str, Any]:
+    return config.model_dump(mode="json")
+
+
+def _differences(
+    old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, object, object]]:
+    """Path, old value and new value of each; None for what is not there."""
+    for name in {**old, **new}:
+        before, after = old.get(name), new.get(name)
+        if before == after:
+            continue
+        if isinstance(before, dict) and isinstance(after, dict):
+            yield from _differences(before, after, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", before, after
+
+
+def _shown(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
+
+
+def _digest(*settings: object) -> str:
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,64 @@
+"""What each tenant has used: charged when it is served, given back when it is not.
+
+Owns the order in which the three books are kept: virtual counters (who is next), token buckets
+and open requests (who is over a limit), and the times of starts (how long a newcomer waits). It
+decides nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chairlift.cluster.fairness import VirtualCounters
+from chairlift.cluster.protocol import Delta
+from chairlift.router.admission import Admission
+from chairlift.router.ticket import Ticket
+from chairlift.router.waits import FirstToken, StartRate
+
+__all__ = ["Accounts"]
+
+
+@dataclass(frozen=True, slots=True)
+class Accounts:
+    """One router's books."""
+
+    counters: VirtualCounters
+    admission: Admission
+    starts: StartRate
+    first_token: FirstToken
+
+    def sent(self, ticket: Ticket, now: float, *, waiting: bool) -> None:
+        """It goes to a replica; ``waiting``: others stay behind."""
+        self.starts.started(now, ticket.n, waiting=waiting)
+        if not ticket.under_way:
+            self.counters.chosen(ticket.tenant, ticket.priority)
+            ticket.paid = len(ticket.request.prompt)
+            self.counters.charge(ticket.tenant, input_tokens=ticket.paid)
+
+    def expired(self, ticket: Ticket, now: float) -> None:
+        """No token of it came before its deadline."""
+        self._learn(ticket, now)
+
+    def refund(self, ticket: Ticket) -> None:
+        """Nothing of it was computed."""
+        self.counters.charge(ticket.tenant, input_tokens=-ticket.paid)
+        ticket.paid = 0
+
+    def served(self, ticket: Ticket, choice: int, delta: Delta, at: float) -> None:
+        """Tokens of a choice came; prompt tokens that were cached cost nothing.
+
+        The other choices find in the cache what the first one has computed.
+        """
+        if delta.cached_tokens and choice == ticket.choice:
+            cached = min(delta.cached_tokens, ticket.paid)
+            ticket.paid -= cached
+            self.counters.charge(ticket.tenant, input_tokens=-cached)
+        if delta.tokens:
+            self._learn(ticket, at)
+            self.counters.charge(ticket.tenant, output_tokens=len(delta.tokens))
+            self.admission.generated(ticket.tenant, len(delta.tokens), at)
+
+    def _learn(self, ticket: Ticket, now: float) -> None:
+        prediction, ticket.prediction = ticket.prediction, None
+        if prediction is not None:
+            self.first_token.learn(prediction, now - ticket.queued_at)

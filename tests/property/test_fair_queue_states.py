@@ -1,0 +1,147 @@
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from chairlift.cluster.fairness import VirtualCounters
+from chairlift.cluster.protocol import Priority
+from chairlift.router.fair_queue import FairQueue
+from support.queueing import Waiting
+
+PROMOTE_AFTER_S = 10.0
+TENANTS = "abc"
+tenants = st.sampled_from(TENANTS)
+
+
+class FairQueueMachine(RuleBasedStateMachine):
+    """The queue does what lists would do, one for each tenant and class."""
+
+    @initialize(fair=st.booleans())
+    def build(self, fair: bool) -> None:
+        self.fair = fair
+        self.now = 0.0
+        self.counters = VirtualCounters()
+        self.queue: FairQueue[Waiting] = FairQueue(
+            self.counters, fair=fair, promote_after_s=PROMOTE_AFTER_S
+        )
+        self.first: list[Waiting] = []
+        self.lines: dict[tuple[str, Priority], list[Waiting]] = {}
+        self.arrivals: list[Waiting] = []  # who goes first of those that are equal otherwise
+        self.out: list[Waiting] = []  # was served, and may come back
+        self.times: dict[Priority, float] = {}
+
+    def all_items(self) -> list[Waiting]:
+        return self.first + [item for line in self.lines.values() for item in line]
+
+    def drop(self, item: Waiting) -> None:
+        for line in [self.first, *self.lines.values()]:
+            if item in line:
+                line.remove(item)
+        self.arrivals.remove(item)
+        self.lines = {key: line for key, line in self.lines.items() if line}
+
+    @rule(
+        tenant=tenants,
+        priority=st.sampled_from(Priority),
+        num_tokens=st.integers(1, 50),
+        n=st.integers(1, 3),
+        weight=st.sampled_from([0.5, 1.0, 3.0]),
+        patience=st.sampled_from([0.0, 5.0, 40.0, float("inf")]),
+    )
+    def push(self, tenant, priority, num_tokens, n, weight, patience) -> None:
+        item = Waiting(
+            tenant, num_tokens, 1, priority, weight, n, self.now, expires_at=self.now + patience
+        )
+        alone = (tenant, priority) not in self.lines
+        self.counters.arrive(tenant, weight, priority, waits=True)  # takes over the weight
+        before = self.counters.value(tenant)
+        self.queue.push(item)
+        if alone:
+            time = self.times.get(priority, 0.0)
+            assert self.counters.value(tenant) == pytest.approx(max(before, time))
+        else:
+            assert self.counters.value(tenant) == before
+        self.lines.setdefault((tenant, priority), []).append(item)
+        self.arrivals.append(item)
+
+    @rule(tenant=tenants, tokens=st.integers(-5, 40))
+    def charge(self, tenant: str, tokens: int) -> None:
+        self.counters.charge(tenant, output_tokens=tokens)
+
+    @rule(seconds=st.sampled_from([0.5, 5.0, 20.0]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    @precondition(lambda self: self.all_items())
+    @rule()
+    def serve(self) -> None:
+        item = self.queue.next(self.now)
+        value = self.counters.value(item.tenant)
+        self.times[item.priority] = max(self.times.get(item.priority, 0.0), value)
+        self.counters.chosen(item.tenant, item.priority)
+        self.queue.remove(item)
+        self.drop(item)
+        self.out.append(item)
+
+    @precondition(lambda self: self.out)
+    @rule(data=st.data(), first=st.booleans())
+    def come_back(self, data, first: bool) -> None:
+        item = self.out.pop(data.draw(st.integers(0, len(self.out) - 1)))
+        if first:
+            self.queue.push_first(item)
+            self.first.append(item)
+            self.arrivals.append(item)
+        else:
+            self.queue.push_front(item)
+            self.lines.setdefault((item.tenant, item.priority), []).insert(0, item)
+            self.arrivals.insert(0, item)
+
+    @precondition(lambda self: self.all_items())
+    @rule(data=st.data())
+    def cancel(self, data) -> None:
+        item = data.draw(st.sampled_from(self.all_items()))
+        self.queue.remove(item)
+        self.drop(item)
+
+    @rule()
+    def expire(self) -> None:
+        expired = self.queue.expired(self.now)
+        due = [item for item in self.all_items() if item.expires_at <= self.now]
+        assert set(map(id, expired)) == set(map(id, due))
+        assert [item.expires_at for item in expired] == sorted(item.expires_at for item in due)
+        for item in due:
+            self.drop(item)
+
+    def rank(self, item: Waiting) -> tuple[int, float, int]:
+        risen = int((self.now - item.queued_at) // PROMOTE_AFTER_S)
+        value = self.counters.value(item.tenant) if self.fair else 0.0
+        return max(0, item.priority - risen), value, self.arrivals.index(item)
+
+    @invariant()
+    def the_best_head_is_next(self) -> None:
+        heads = [line[0] for line in self.lines.values()]
+        expected = self.first[0] if self.first else min(heads, key=self.rank, default=None)
+        assert self.queue.next(self.now) is expected
+
+    @invariant()
+    def the_sums_are_those_of_the_items(self) -> None:
+        items = self.all_items()
+        assert len(self.queue) == len(items)
+        assert self.queue.num_sequences == sum(item.n for item in items)
+        assert self.queue.num_tokens == sum(item.num_tokens for item in items)
+        assert all(item in self.queue for item in items)
+        assert not any(item in self.queue for item in self.out)
+        assert set(self.queue.backlogged()) == {tenant for tenant, _ in self.lines}
+        for tenant in TENANTS:
+            own = [line for (name, _), line in self.lines.items() if name == tenant]
+            assert self.queue.queued_of(tenant) == sum(map(len, own))
+
+    @invariant()
+    def nobody_is_ahead_who_is_not_queued(self) -> None:
+        for priority in Priority:
+            most = [*self.first, *(i for i in self.all_items() if i.priority <= priority)]
+            sequences, tokens = self.queue.ahead(priority, "a", 1.0)
+            assert sequences <= sum(item.n for item in most)
+            assert tokens <= sum(item.num_tokens for item in most)
+
+
+TestFairQueue = FairQueueMachine.TestCase

@@ -1,0 +1,126 @@
+"""The whole of a replica, with an engine that computes nothing."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from chairlift.cluster.config import ServiceConfig, load_config
+from chairlift.cluster.model_files import read_spec, resolve_model
+from chairlift.cluster.protocol import FinishReason
+from chairlift.workers.kv_cache import blocks_for
+from chairlift.workers.replica import Progress, Replica
+from chairlift.workers.simulated_runner import simulated_token
+from support.raw_stream import raw_stream, submit
+
+MEMORY = 64 * 1024**2
+
+
+def simulated(**overrides) -> ServiceConfig:
+    settings = {
+        "engine.simulated_step_ms": 1.0,
+        "engine.kv_memory": MEMORY,
+        "ledger.enabled": False,
+        **overrides,
+    }
+    return load_config(overrides=settings, environment={})
+
+
+def with_replica(
+    scenario: Callable[[Replica, str], Coroutine[Any, Any, None]], config: ServiceConfig
+) -> list[Progress]:
+    """Returns what the start told of its progress."""
+    told: list[Progress] = []
+
+    async def main() -> None:
+        replica = Replica(config, "r", told.append)
+        replica.build()
+        endpoint = await replica.start("127.0.0.1")
+        try:
+            await scenario(replica, endpoint)
+        finally:
+            await replica.stop()
+
+    asyncio.run(main())
+    return told
+
+
+def rule(prompt, max_tokens: int, seed: int) -> list[int]:
+    spec = read_spec(resolve_model("smollm2"))
+    tokens = list(prompt)
+    for _ in range(max_tokens):
+        tokens.append(simulated_token(tokens, seed, 0, spec.vocab_size, spec.eos_token_ids))
+    return tokens[len(prompt) :]
+
+
+def test_a_simulated_replica_is_one_of_the_model_but_for_its_tokens():
+    async def scenario(replica, endpoint):
+        async with raw_stream(endpoint) as stream:
+            message = await stream.read()
+            spec = read_spec(resolve_model("smollm2"))
+            welcome = message.welcome
+            assert (welcome.model, welcome.vocab_size) == (spec.name, spec.vocab_size)
+            assert welcome.blocks_total == blocks_for(MEMORY, spec, 16, MEMORY)
+            await stream.send(submit(1, (5, 6), max_tokens=30, seed=7))
+            await stream.read_until(lambda: stream.finishes)
+            assert stream.tokens[1] == rule((5, 6), 30, seed=7)
+            assert replica.fault() is None
+
+    assert with_replica(scenario, simulated()) == []
+
+
+def test_stop_hands_over_what_is_open_before_the_stream_ends():
+    async def scenario(replica, endpoint):
+        async with raw_stream(endpoint) as stream:
+            await stream.send(*(submit(i, (i,), max_tokens=1400, seed=i) for i in range(1, 5)))
+            await stream.read_until(lambda: len(stream.tokens) == 4)
+            stopping = asyncio.create_task(replica.stop())
+            await stream.read_to_end()
+            await stopping
+            assert stream.finishes == dict.fromkeys(range(1, 5), FinishReason.HANDED_OVER)
+            assert stream.load.draining
+            for i, told in stream.tokens.items():
+                assert told == rule((i,), len(told), seed=i)
+
+    with_replica(scenario, simulated())
+
+
+def test_a_drained_replica_is_fit_and_refuses():
+    async def scenario(replica, endpoint):
+        async with raw_stream(endpoint) as stream:
+            await replica.drain()
+            await stream.send(submit(1))
+            await stream.read_until(lambda: stream.answers)
+            assert stream.answers[1][0] != 0
+            assert replica.fault() is None
+
+    with_replica(scenario, simulated())
+
+
+def test_a_step_that_takes_too_long_makes_it_unfit():
+    async def scenario(replica, endpoint):
+        async with raw_stream(endpoint) as stream:
+            await stream.send(submit(1, max_tokens=1))
+            await stream.read_until(lambda: replica.fault() is not None)
+            assert "has been under way" in replica.fault()
+            await stream.read_until(lambda: stream.finishes)
+
+    config = simulated(**{"engine.simulated_step_ms": 700.0, "workers.stuck_after_s": 0.1})
+    with_replica(scenario, config)
+
+
+def test_a_simulated_replica_imports_no_torch():
+    """It would take seconds and hundreds of megabytes of each process."""
+    program = (
+        "import sys\n"
+        "from chairlift.cluster.config import load_config\n"
+        "from chairlift.workers.replica import Replica\n"
+        "config = load_config(overrides={'engine.simulated_step_ms': 0,"
+        " 'engine.kv_memory': '64MiB', 'ledger.enabled': False}, environment={})\n"
+        "Replica(config, 'r', print).build()\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    root = Path(__file__).parents[3]
+    subprocess.run([sys.executable, "-c", program], cwd=root, check=True, timeout=60)
