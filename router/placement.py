@@ -222,15 +222,19 @@ class Placement:
             or has_place_in_line(view, need, self._look_ahead, self._stale_after_s)
         )
 
-    def _tier(self, view: ReplicaView, need: Need) -> int:
-        """How soon a seat is to be had there, roughly; lower is sooner."""
+    def _tier(self, view: ReplicaView, need: Need) -> float:
+        """How soon a seat is to be had there, roughly; lower is sooner.
+
+        Of seats that are about to be free, the more the better: others may be after them too.
+        """
         if not view.is_fresh(self._stale_after_s):
             return 4
         free = view.free_seats
         if free > 0:
             return 0 if free >= need.n else 1
         freeing = 0 if view.load is None else view.load.freeing
-        return 2 if freeing > view.unstarted.of(need.tenant, need.priority) else 3
+        left = freeing - view.unstarted.of(need.tenant, need.priority)
+        return 2 + 1 / (1 + left) if left > 0 else 3
 
     def _round_robin(
         self, views: Sequence[ReplicaView], need: Need, hits: Callable[[str], int]

@@ -47,6 +47,13 @@ def placement(policy: str = "prefix-aware", seed: int = 1, look_ahead: int = 2) 
 SMALL = Need(10, 1, 20)
 
 
+def sent_by(tenant: str, n: int = 1) -> Unstarted:
+    unstarted = Unstarted()
+    request = Request("r", (1,), SamplingParams(max_tokens=1), n=n, tenant=tenant)
+    unstarted.add(Submission(1, request))
+    return unstarted
+
+
 def chosen(
     *views: ReplicaView, need: Need = SMALL, policy: str = "prefix-aware", **hits: int
 ) -> set[str | None]:
@@ -110,6 +117,18 @@ def test_a_cached_prefix_draws_until_the_line_there_is_worth_more():
 def test_a_hit_is_no_reason_to_wait_for_a_seat_while_others_have_one():
     need = Need(4000, 1, 4050, names=tuple(range(1000)))
     assert chosen(view("a", running=SEATS), view("b", running=3), need=need, a=1000) == {"b"}
+
+
+def test_who_waits_goes_where_most_seats_are_about_to_be_free():
+    views = [
+        view("a", running=SEATS, freeing=1, unstarted=sent_by("other", 1)),
+        view("b", running=SEATS, freeing=3, waiting=1),
+        view("c", running=SEATS),
+    ]
+    assert chosen(*views) == {"b"}
+    assert chosen(views[0], views[2]) == {"a"}
+    taken = replace(views[0], unstarted=sent_by(SMALL.tenant, 1))
+    assert chosen(taken, replace(views[2], unstarted=sent_by(SMALL.tenant, 1))) == {"a", "c"}
 
 
 def test_a_replica_whose_cache_is_full_is_avoided():
@@ -190,13 +209,6 @@ def test_routers_that_see_one_report_hardly_give_more_than_there_are_seats(
     assert given_now <= max(free, routers if free else 0)
     if free:
         assert given_now > 0
-
-
-def sent_by(tenant: str, n: int = 1) -> Unstarted:
-    unstarted = Unstarted()
-    request = Request("r", (1,), SamplingParams(max_tokens=1), n=n, tenant=tenant)
-    unstarted.add(Submission(1, request))
-    return unstarted
 
 
 def test_in_a_line_each_tenant_has_its_own_few_places():
