@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -36,6 +37,8 @@ __all__ = [
 
 START_DEADLINE_S = 180.0
 STOP_DEADLINE_S = 60.0
+PORTS = (15_000, 30_000)
+"""Below those that systems give to outgoing connections."""
 
 
 def wait_until(condition: Callable[[], bool], deadline_s: float, what: str) -> None:
@@ -48,10 +51,12 @@ def wait_until(condition: Callable[[], bool], deadline_s: float, what: str) -> N
 
 
 def free_port() -> int:
-    """A port that nothing listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nothing listens on, and that no outgoing connection will be given meanwhile."""
+    while True:
+        port = random.randrange(*PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 @dataclass(frozen=True)
