@@ -47,6 +47,7 @@ FLAG_PATHS = {
     "token_budget": "engine.token_budget",
     "kv_memory": "engine.kv_memory",
     "batching": "engine.batching",
+    "cpu_math": "engine.cpu_math",
 }
 """Each flag is a path in the configuration tree."""
 
@@ -66,6 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--token-budget", type=int, help="tokens of one step at most (512)")
     parser.add_argument("--kv-memory", metavar="SIZE", help="KV cache of one replica (auto)")
     parser.add_argument("--batching", help=", ".join(mode.value for mode in Batching))
+    parser.add_argument("--cpu-math", help="auto, float32, int8")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -107,12 +107,15 @@ def _load_runner(spec: ModelSpec, sizes: EngineSizes, threads: int) -> Runner:
     """The model, warmed up. Torch is imported here, so that flags are checked without waiting."""
     import torch
 
-    from chairlift.workers.model_runner import ModelRunner
-    from chairlift.workers.weights import load_weights
+    from chairlift.workers.model_loading import Compute, make_runner
 
     torch.set_num_threads(threads)
-    weights = load_weights(spec, lambda _fraction: None)
-    runner = ModelRunner(spec, weights, num_blocks=sizes.num_blocks, block_size=sizes.block_size)
+    runner = make_runner(
+        spec,
+        Compute(threads=threads),
+        num_blocks=sizes.num_blocks,
+        block_size=sizes.block_size,
+    )
     runner.warm_up(lambda _fraction: None)
     return runner
 

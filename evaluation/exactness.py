@@ -24,9 +24,8 @@ from chairlift.cluster.model_files import read_spec, resolve_model
 from chairlift.cluster.protocol import Batching, Request, SamplingParams
 from chairlift.evaluation.exactness_run import Answer, Schedule, play
 from chairlift.evaluation.flags import count
-from chairlift.workers.model_runner import ModelRunner
+from chairlift.workers.model_loading import Compute, make_runner
 from chairlift.workers.sequence import Runner
-from chairlift.workers.weights import load_weights
 
 __all__ = ["Report", "compare", "draw_requests", "draw_schedule", "main", "study"]
 
@@ -185,19 +184,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=count, default=2)
     parser.add_argument("--kernels", choices=("auto", "cpp", "torch"), default="auto")
+    parser.add_argument("--cpu-math", choices=("auto", "float32", "int8"), default="auto")
     parser.add_argument("--json", metavar="FILE")
     arguments = parser.parse_args(argv)
     console = Console(stderr=True)
     try:
         spec = read_spec(resolve_model(arguments.model))
-        runner = ModelRunner(
-            spec,
-            load_weights(spec, lambda _: None),
-            num_blocks=_MAX_BLOCKS,
-            block_size=_BLOCK_SIZE,
-            kernels=arguments.kernels,
-            threads=arguments.threads,
-        )
+        compute = Compute(arguments.kernels, arguments.cpu_math, arguments.threads)
+        runner = make_runner(spec, compute, num_blocks=_MAX_BLOCKS, block_size=_BLOCK_SIZE)
     except StartupError as error:
         print(f"exactness: {error}", file=sys.stderr)
         return 2
@@ -211,7 +205,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.seed,
             lambda: progress.advance(task),
         )
-    fields = {"model": spec.name, "kernels_exact": runner.exact, **asdict(report)}
+    fields = {
+        "model": spec.name,
+        "cpu_math": arguments.cpu_math,
+        "kernels_exact": runner.exact,
+        **asdict(report),
+    }
     print(json.dumps(fields, indent=2))
     if arguments.json:
         Path(arguments.json).write_text(json.dumps(fields, indent=2), encoding="utf-8")

@@ -138,18 +138,13 @@ def _load_runner(arguments: argparse.Namespace) -> Runner:
     """The model, warmed up. Torch is imported here, so that flags are checked without waiting."""
     import torch
 
-    from chairlift.workers.model_runner import ModelRunner
-    from chairlift.workers.weights import load_weights
+    from chairlift.workers.model_loading import Compute, make_runner
 
     torch.set_num_threads(arguments.threads)
     spec = read_spec(resolve_model(arguments.model))
     num_blocks = arguments.slots * -(-(_PROMPT + arguments.steps + 8) // _BLOCK_SIZE)
-    runner = ModelRunner(
-        spec,
-        load_weights(spec, lambda _fraction: None),
-        num_blocks=num_blocks,
-        block_size=_BLOCK_SIZE,
-    )
+    compute = Compute(threads=arguments.threads)
+    runner = make_runner(spec, compute, num_blocks=num_blocks, block_size=_BLOCK_SIZE)
     runner.warm_up(lambda _fraction: None)
     return runner
 

@@ -21,10 +21,9 @@ from chairlift.cluster.model_files import read_spec, resolve_model
 from chairlift.cluster.protocol import Batching, Request, SamplingParams
 from chairlift.evaluation.exactness_run import Answer, Player, Schedule
 from chairlift.evaluation.flags import count
-from chairlift.workers.model_runner import ModelRunner
+from chairlift.workers.model_loading import Compute, make_runner
 from chairlift.workers.sequence import Runner, StepPlan, StepResult
 from chairlift.workers.sequence import Sequence as Running
-from chairlift.workers.weights import load_weights
 
 __all__ = ["Phase", "PressureReport", "main", "study"]
 
@@ -134,16 +133,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=count, default=2)
+    parser.add_argument("--cpu-math", choices=("auto", "float32", "int8"), default="auto")
     arguments = parser.parse_args(argv)
     try:
         spec = read_spec(resolve_model(arguments.model))
-        runner = ModelRunner(
-            spec,
-            load_weights(spec, lambda _: None),
-            num_blocks=_AMPLE_BLOCKS,
-            block_size=_BLOCK_SIZE,
-            threads=arguments.threads,
-        )
+        compute = Compute(math=arguments.cpu_math, threads=arguments.threads)
+        runner = make_runner(spec, compute, num_blocks=_AMPLE_BLOCKS, block_size=_BLOCK_SIZE)
     except StartupError as error:
         print(f"pressure: {error}", file=sys.stderr)
         return 2

@@ -8,19 +8,47 @@ the implementation's business; what it has made, only itself can read.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
 
-__all__ = ["Attention", "AttentionRows", "Heads", "KVCache", "Kernels", "Packed"]
+from chairlift.kernels.quantised import Matrix
+
+__all__ = [
+    "Attention",
+    "AttentionRows",
+    "DecoderLayer",
+    "Heads",
+    "KVCache",
+    "Kernels",
+    "Layers",
+    "Packed",
+    "Part",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Neighbouring outputs of a matrix, in the form that its kernels read.
+
+    Attributes:
+        weight: in whatever layout.
+        kind: how the weights are encoded: ``F32``, or GGUF's name.
+        outputs: how many.
+    """
+
+    weight: Tensor
+    kind: str
+    outputs: int
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A matrix (outputs, inputs) and its bias (outputs,), in the form that its kernels read."""
+    """A matrix (outputs, inputs), part after part, and its bias (outputs,)."""
 
-    weight: Tensor
+    parts: tuple[Part, ...]
     bias: Tensor | None
     inputs: int
     outputs: int
@@ -80,6 +108,26 @@ class AttentionRows:
     block_size: int
 
 
+@dataclass(frozen=True, slots=True)
+class DecoderLayer:
+    """The weights of one layer: attention, then a gated MLP, each behind a norm and added."""
+
+    attention_norm: Tensor
+    qkv: Packed
+    attention_out: Packed
+    mlp_norm: Tensor
+    gate_up: Packed
+    down: Packed
+
+
+class Layers(Protocol):
+    """All layers of a decoder, ready to run."""
+
+    def run(self, hidden: Tensor, rows: AttentionRows, caches: Sequence[KVCache]) -> None:
+        """One step, in place: hidden states (rows, hidden); caches of each layer."""
+        ...
+
+
 class Attention(Protocol):
     """Attention of one step, the same in every layer.
 
@@ -103,12 +151,15 @@ class Kernels(Protocol):
     Attributes:
         exact: a row's result is the same, bit for bit, whatever rows stand beside it, however
             its sequence is cut into steps, wherever its blocks lie, and on any number of threads.
+        encodings: GGUF's names of those in which ``pack`` takes a matrix as it is. Products with
+            such a matrix are computed in integers; see ``kernels.reference.quantised_linear``.
     """
 
     exact: bool
+    encodings: frozenset[str]
 
-    def pack(self, weight: Tensor, bias: Tensor | None = None) -> Packed:
-        """Prepare a matrix (outputs, inputs), once."""
+    def pack(self, *matrices: Matrix, bias: Tensor | None = None) -> Packed:
+        """Prepare matrices of the same inputs, one under the other, once."""
         ...
 
     def embed(self, tokens: Tensor, table: Packed, *, out: Tensor) -> None:
@@ -137,4 +188,8 @@ class Kernels(Protocol):
 
     def attention(self, heads: Heads, rows: AttentionRows) -> Attention:
         """Prepare one step's attention."""
+        ...
+
+    def layers(self, layers: Sequence[DecoderLayer], heads: Heads, eps: float) -> Layers:
+        """Prepare a decoder, once; ``eps`` is that of its norms."""
         ...

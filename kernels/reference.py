@@ -24,6 +24,7 @@ __all__ = [
     "kv_write",
     "log_probabilities",
     "paged_attention",
+    "quantised_linear",
     "rms_norm",
     "sample",
     "sampling_distribution",
@@ -103,6 +104,59 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     """``silu(gate) × up`` of (rows, gate then up)."""
     gate, up = gate_up.chunk(2, dim=-1)
     return gate / (1 + torch.exp(-gate)) * up
+
+
+def quantised_linear(
+    x: Tensor, codes: Tensor, scales: Tensor, minima: Tensor | None = None
+) -> Tensor:
+    """``x weightᵀ`` in integers, to the bit: here the order of operations is part of the meaning.
+
+    A weight is ``scale × code + minimum``. Inputs are rounded too: in each group of 32 the largest
+    magnitude becomes 127. A group with a largest magnitude below 1e-30 counts as zeros; one that
+    holds what is not finite makes its row not a number.
+
+    Args:
+        x: (rows, inputs) float32; inputs are a multiple of 32.
+        codes: (outputs, inputs) whole numbers, signed.
+        scales: (outputs, inputs / 32 or inputs / 16) float32.
+        minima: (outputs, inputs / 32) float32.
+    """
+    groups, parts = x.shape[1] // 32, 32 * scales.shape[1] // x.shape[1]
+    size = 32 // parts
+    out = torch.zeros(x.shape[0], codes.shape[0])
+    for group in range(groups):
+        inputs = x[:, 32 * group : 32 * group + 32]
+        largest = inputs.abs().amax(1)
+        counts = inputs.isfinite().all(1) & (largest >= 1e-30)
+        whole = torch.where(counts[:, None], (inputs * (127.0 / largest)[:, None]).round(), 0.0)
+        scale = torch.where(counts, largest / 127.0, 0.0)
+        scale[~inputs.isfinite().all(1)] = torch.nan
+        for part in range(parts):
+            at = 32 * group + size * part
+            those = whole[:, at % 32 : at % 32 + size].double()
+            products = those @ codes[:, at : at + size].T.double()
+            factor = scale[:, None] * scales[:, parts * group + part]
+            out = _fused(products.float(), factor, out)
+        if minima is not None:
+            total = scale * whole.sum(1)
+            out = _fused(total[:, None], minima[:, group], out)
+    return out
+
+
+def _fused(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """``a × b + c``, rounded once.
+
+    In float64 the product is exact. The sum is rounded there to the neighbour whose last bit is 1
+    unless it is exact (Boldo and Melquiond 2008): then rounding once more does no harm.
+    """
+    product, other = a.double() * b.double(), c.double()
+    total = product + other
+    rest = total - product
+    error = (product - (total - rest)) + (other - rest)
+    bits = total.view(torch.int64)
+    away = torch.where((error > 0) == (total > 0), 1, -1)
+    odd = torch.where((error != 0) & (bits & 1 == 0) & error.isfinite(), bits + away, bits)
+    return odd.view(torch.float64).float()
 
 
 def adjusted(logits: Tensor, by: Adjustment) -> Tensor:

@@ -6,13 +6,25 @@ order of summation by the shapes of a batch, so a row's last bits depend on its 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from chairlift.kernels.interface import Attention, AttentionRows, Heads, KVCache, Packed
+from chairlift.kernels.interface import (
+    Attention,
+    AttentionRows,
+    DecoderLayer,
+    Heads,
+    KVCache,
+    Layers,
+    Packed,
+    Part,
+)
+from chairlift.kernels.plain_layers import PlainLayers
+from chairlift.kernels.quantised import Matrix, stack
 from chairlift.kernels.torch_attention import AttentionPlan, paged_attention, plan_attention
 from chairlift.kernels.torch_cpu import apply_rope, kv_write, linear, rms_norm, silu_mul
 
@@ -23,19 +35,23 @@ class TorchKernels:
     """Implements ``kernels.interface.Kernels``."""
 
     exact = False
+    encodings: frozenset[str] = frozenset()
 
-    def pack(self, weight: Tensor, bias: Tensor | None = None) -> Packed:
+    def pack(self, *matrices: Matrix, bias: Tensor | None = None) -> Packed:
+        (weight,) = stack(matrices)
+        if not isinstance(weight, Tensor):
+            raise TypeError(f"expected float32 weights, found {weight.kind}")
         outputs, inputs = weight.shape
-        return Packed(weight, bias, inputs, outputs)
+        return Packed((Part(weight, "F32", outputs),), bias, inputs, outputs)
 
     def embed(self, tokens: Tensor, table: Packed, *, out: Tensor) -> None:
-        torch.index_select(table.weight, 0, tokens, out=out)
+        torch.index_select(table.parts[0].weight, 0, tokens, out=out)
 
     def linear(self, x: Tensor, layer: Packed, *, out: Tensor) -> None:
-        out.copy_(linear(x, layer.weight, layer.bias))
+        out.copy_(linear(x, layer.parts[0].weight, layer.bias))
 
     def add_linear(self, x: Tensor, layer: Packed, *, out: Tensor) -> None:
-        out += linear(x, layer.weight, layer.bias)
+        out += linear(x, layer.parts[0].weight, layer.bias)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, *, out: Tensor) -> None:
         out.copy_(rms_norm(x, weight, eps))
@@ -49,6 +65,9 @@ class TorchKernels:
         # own would touch every page at once.
         keys, values = (torch.from_numpy(np.zeros(shape, np.float32)) for _ in range(2))
         return KVCache(keys, values)
+
+    def layers(self, layers: Sequence[DecoderLayer], heads: Heads, eps: float) -> Layers:
+        return PlainLayers(self, layers, heads, eps)
 
     def attention(self, heads: Heads, rows: AttentionRows) -> Attention:
         a_block = torch.empty(1, rows.block_size, heads.num_kv_heads, heads.head_dim)

@@ -7,33 +7,30 @@ kernels. Knows token ids, positions and slots; nothing of sequences, blocks or s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from chairlift.cluster.model_spec import ModelSpec, RopeScaling
-from chairlift.kernels.interface import AttentionRows, Heads, Kernels, KVCache, Packed
+from chairlift.kernels.interface import (
+    AttentionRows,
+    DecoderLayer,
+    Heads,
+    Kernels,
+    KVCache,
+    Packed,
+)
+from chairlift.kernels.quantised import Matrix
 from chairlift.kernels.rope import rope_angles, rope_frequencies
 
 __all__ = ["Llama"]
-
-
-@dataclass(frozen=True, slots=True)
-class _Layer:
-    attention_norm: Tensor
-    qkv: Packed
-    attention_out: Packed
-    mlp_norm: Tensor
-    gate_up: Packed
-    down: Packed
 
 
 class Llama:
     """A decoder with its weights."""
 
     def __init__(
-        self, spec: ModelSpec, weights: dict[str, Tensor], kernels: Kernels, *, max_positions: int
+        self, spec: ModelSpec, weights: dict[str, Matrix], kernels: Kernels, *, max_positions: int
     ) -> None:
         """Take the weights out of ``weights`` one by one, so that no second copy stays.
 
@@ -47,8 +44,8 @@ class Llama:
         self._kernels = kernels
         self._eps = spec.rms_norm_eps
         self._embedding = kernels.pack(weights.pop("model.embed_tokens.weight"))
-        self._layers = [_take_layer(weights, index, kernels) for index in range(spec.num_layers)]
-        self._norm = weights.pop("model.norm.weight")
+        layers = [_take_layer(weights, index, kernels) for index in range(spec.num_layers)]
+        self._norm = _take_vector(weights, "model.norm.weight")
         self._head = (
             self._embedding if spec.tied_embeddings else kernels.pack(weights.pop("lm_head.weight"))
         )
@@ -58,6 +55,7 @@ class Llama:
             spec.head_dim,
             *_rotations(spec, weights, max_positions),
         )
+        self._layers = kernels.layers(layers, self._heads, self._eps)
         self._num_layers = spec.num_layers
 
     def new_caches(self, num_blocks: int, block_size: int) -> list[KVCache]:
@@ -78,27 +76,9 @@ class Llama:
         Returns:
             (rows, hidden) hidden states, for ``logits``.
         """
-        k, count = self._kernels, len(tokens)
-        first = self._layers[0]
-        hidden, normed = (torch.empty(count, self._embedding.inputs) for _ in range(2))
-        qkv = torch.empty(count, first.qkv.outputs)
-        attended = torch.empty(count, first.attention_out.inputs)
-        gate_up = torch.empty(count, first.gate_up.outputs)
-        inner = torch.empty(count, first.down.inputs)
-
-        k.embed(tokens, self._embedding, out=hidden)
-        attention = k.attention(self._heads, rows)
-        for layer, cache in zip(self._layers, caches, strict=True):
-            k.rms_norm(hidden, layer.attention_norm, self._eps, out=normed)
-            k.linear(normed, layer.qkv, out=qkv)
-            attention.store(qkv, cache)
-            attention.attend(qkv, cache, out=attended)
-            k.add_linear(attended, layer.attention_out, out=hidden)
-
-            k.rms_norm(hidden, layer.mlp_norm, self._eps, out=normed)
-            k.linear(normed, layer.gate_up, out=gate_up)
-            k.silu_mul(gate_up, out=inner)
-            k.add_linear(inner, layer.down, out=hidden)
+        hidden = torch.empty(len(tokens), self._embedding.inputs)
+        self._kernels.embed(tokens, self._embedding, out=hidden)
+        self._layers.run(hidden, rows, caches)
         return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -111,7 +91,7 @@ class Llama:
 
 
 def _rotations(
-    spec: ModelSpec, weights: dict[str, Tensor], max_positions: int
+    spec: ModelSpec, weights: dict[str, Matrix], max_positions: int
 ) -> tuple[Tensor, Tensor]:
     """Cosines and sines of every position: (max_positions, rotated elements / 2)."""
     frequencies, factor = rope_frequencies(
@@ -122,28 +102,33 @@ def _rotations(
         max_positions=spec.context_length,
     )
     if spec.rope.scaling is RopeScaling.FACTORS:
-        frequencies = frequencies / weights.pop("rope_freqs")
+        frequencies = frequencies / _take_vector(weights, "rope_freqs")
     return rope_angles(frequencies, torch.arange(max_positions), factor)
 
 
-def _take_layer(weights: dict[str, Tensor], index: int, kernels: Kernels) -> _Layer:
+def _take_vector(weights: dict[str, Matrix], name: str) -> Tensor:
+    vector = weights.pop(name)
+    assert isinstance(vector, Tensor)  # only matrices are quantised
+    return vector
+
+
+def _take_layer(weights: dict[str, Matrix], index: int, kernels: Kernels) -> DecoderLayer:
     prefix = f"model.layers.{index}."
     attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
 
     def take_linear(*names: str) -> Packed:
         """Projections of the same input, stacked; all of them have a bias, or none."""
         matrices = [weights.pop(f"{name}.weight") for name in names]
-        biases = [weights.pop(f"{name}.bias") for name in names if f"{name}.bias" in weights]
-        return kernels.pack(
-            matrices[0] if len(matrices) == 1 else torch.cat(matrices),
-            torch.cat(biases) if biases else None,
-        )
+        biases = [
+            _take_vector(weights, f"{name}.bias") for name in names if f"{name}.bias" in weights
+        ]
+        return kernels.pack(*matrices, bias=torch.cat(biases) if biases else None)
 
-    return _Layer(
-        attention_norm=weights.pop(f"{prefix}input_layernorm.weight"),
+    return DecoderLayer(
+        attention_norm=_take_vector(weights, f"{prefix}input_layernorm.weight"),
         qkv=take_linear(*(f"{attention}{part}_proj" for part in "qkv")),
         attention_out=take_linear(f"{attention}o_proj"),
-        mlp_norm=weights.pop(f"{prefix}post_attention_layernorm.weight"),
+        mlp_norm=_take_vector(weights, f"{prefix}post_attention_layernorm.weight"),
         gate_up=take_linear(f"{mlp}gate_proj", f"{mlp}up_proj"),
         down=take_linear(f"{mlp}down_proj"),
     )

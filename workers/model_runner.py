@@ -15,7 +15,8 @@ from torch import Tensor
 
 from chairlift.cluster.model_spec import ModelSpec
 from chairlift.cluster.protocol import SamplingParams
-from chairlift.kernels.interface import AttentionRows
+from chairlift.kernels.interface import AttentionRows, Kernels
+from chairlift.kernels.quantised import Matrix
 from chairlift.workers.kernel_choice import KernelChoice, choose_kernels
 from chairlift.workers.llama import Llama
 from chairlift.workers.sampler import sample_step, score_prompts
@@ -29,7 +30,7 @@ _WARM_UP = ((1, 64), (8, 1), (1, 1))
 
 
 class ModelRunner:
-    """Implements ``workers.sequence.Runner`` on the CPU, in float32.
+    """Implements ``workers.sequence.Runner`` on the CPU.
 
     Attributes:
         exact: logits are the same bits whatever shares the batch; see ``kernels.interface``.
@@ -38,11 +39,11 @@ class ModelRunner:
     def __init__(
         self,
         spec: ModelSpec,
-        weights: dict[str, Tensor],
+        weights: dict[str, Matrix],
         *,
         num_blocks: int,
         block_size: int,
-        kernels: KernelChoice = "auto",
+        kernels: KernelChoice | Kernels = "auto",
         threads: int | None = None,
     ) -> None:
         """Take over the weights and allocate the cache.
@@ -52,8 +53,9 @@ class ModelRunner:
             weights: by canonical name; empty afterwards.
             num_blocks: blocks of the KV cache.
             block_size: positions of one block.
-            kernels: which to compute with.
-            threads: CPU threads, the calling one included; by default as many as torch uses.
+            kernels: what to compute with, or which to get ready for it.
+            threads: CPU threads of those, the calling one included; by default as many as torch
+                uses.
 
         Raises:
             StartupError: the kernels cannot be had.
@@ -61,7 +63,9 @@ class ModelRunner:
         self._spec = spec
         self._num_blocks = num_blocks
         self._block_size = block_size
-        self._kernels = choose_kernels(kernels, threads or torch.get_num_threads())
+        if isinstance(kernels, str):
+            kernels = choose_kernels(kernels, threads or torch.get_num_threads())
+        self._kernels = kernels
         self.exact = self._kernels.exact
         max_positions = min(spec.context_length, num_blocks * block_size)
         self._model = Llama(spec, weights, self._kernels, max_positions=max_positions)

@@ -1,4 +1,4 @@
-"""All weights of a model as float32 tensors, under one set of names, whatever the format.
+"""All weights of a model, under one set of names, whatever the format.
 
 Owns the check that the files hold exactly what the model needs. The two formats are read by
 ``workers.weights_gguf`` and ``workers.weights_safetensors``; what is done with the tensors is
@@ -8,18 +8,17 @@ Owns the check that the files hold exactly what the model needs. The two formats
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Protocol
-
-import torch
 
 from chairlift.cluster.errors import ModelError
 from chairlift.cluster.model_files import weight_shapes
 from chairlift.cluster.model_spec import ModelFormat, ModelSpec
+from chairlift.kernels.quantised import Matrix
 from chairlift.workers.weights_gguf import GgufWeights
 from chairlift.workers.weights_safetensors import SafetensorsWeights
 
-__all__ = ["load_weights"]
+__all__ = ["load_weights", "stored_encodings"]
 
 
 class WeightSource(Protocol):
@@ -29,12 +28,30 @@ class WeightSource(Protocol):
         """Of every tensor that the files hold, without reading it."""
         ...
 
-    def read(self, name: str) -> torch.Tensor:
-        """One tensor: float32, contiguous, in memory of its own."""
+    def encodings(self) -> frozenset[str]:
+        """GGUF's names of those in which matrices are stored."""
+        ...
+
+    def read(self, name: str, keep: Set[str] = frozenset()) -> Matrix:
+        """One tensor, contiguous, in memory of its own.
+
+        In float32, unless it is a matrix and its encoding is one of ``keep``: then as it is.
+        """
         ...
 
 
-def load_weights(spec: ModelSpec, progress: Callable[[float], None]) -> dict[str, torch.Tensor]:
+def stored_encodings(spec: ModelSpec) -> frozenset[str]:
+    """GGUF's names of the encodings of the model's matrices; none for other formats.
+
+    Raises:
+        ModelError: a file is missing or damaged.
+    """
+    return _open(spec).encodings()
+
+
+def load_weights(
+    spec: ModelSpec, progress: Callable[[float], None], *, keep: Set[str] = frozenset()
+) -> dict[str, Matrix]:
     """Read all weights, one tensor at a time.
 
     Beyond the result itself, memory holds at most one more tensor.
@@ -42,11 +59,12 @@ def load_weights(spec: ModelSpec, progress: Callable[[float], None]) -> dict[str
     Args:
         spec: from ``cluster.model_files.read_spec``.
         progress: told the finished share, in (0, 1], after each tensor.
+        keep: encodings of matrices that are not decoded.
 
     Returns:
-        float32 tensors by the names of ``cluster.model_files.weight_shapes``. The rows of the
-        query and key projections are in Hugging Face's order: the two elements of a rotated
-        pair stand half a head apart.
+        float32 tensors, and the matrices that were kept, by the names of
+        ``cluster.model_files.weight_shapes``. The rows of the query and key projections are in
+        Hugging Face's order: the two elements of a rotated pair stand half a head apart.
 
     Raises:
         ModelError: a file or tensor is missing, damaged, of another shape than the model needs,
@@ -56,10 +74,10 @@ def load_weights(spec: ModelSpec, progress: Callable[[float], None]) -> dict[str
     expected = weight_shapes(spec)
     _check(spec, source.shapes(), expected)
     total = sum(math.prod(shape) for shape in expected.values())
-    weights: dict[str, torch.Tensor] = {}
+    weights: dict[str, Matrix] = {}
     done = 0
     for name, shape in expected.items():
-        weights[name] = source.read(name)
+        weights[name] = source.read(name, keep)
         done += math.prod(shape)
         progress(done / total)
     return weights

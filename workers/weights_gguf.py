@@ -1,14 +1,14 @@
 """Weights from a GGUF file: names, dequantisation, and the order of rotated rows.
 
 Owns the difference between llama.cpp's conventions and Hugging Face's. The encodings themselves
-are the ``gguf`` package's.
+are the ``gguf`` package's; a matrix can also be handed on as it is, for kernels that read it so.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 import numpy as np
 import torch
@@ -18,11 +18,15 @@ from gguf.quants import dequantize
 from chairlift.cluster.errors import ModelError
 from chairlift.cluster.gguf_file import GgufFile, GgufTensor
 from chairlift.cluster.model_spec import ModelSpec
+from chairlift.kernels.quantised import Matrix, Quantised
 
 __all__ = ["GgufWeights"]
 
 _PIECE = 1 << 16
 """Elements that are decoded at a time: the intermediate arrays stay in the processor's cache."""
+
+_MATRIX = 2
+"""Dimensions."""
 
 _WHOLE_MODEL: Mapping[str, str] = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -56,18 +60,31 @@ class GgufWeights:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: tensor.shape for name, tensor in self._tensors.items()}
 
-    def read(self, name: str) -> torch.Tensor:
+    def encodings(self) -> frozenset[str]:
+        return frozenset(
+            tensor.type_name for tensor in self._tensors.values() if len(tensor.shape) == _MATRIX
+        )
+
+    def read(self, name: str, keep: Set[str] = frozenset()) -> Matrix:
+        tensor = self._tensors[name]
+        if tensor.type_name in keep and len(tensor.shape) == _MATRIX:
+            # A copy: the file may be replaced while the model runs.
+            blocks = torch.from_numpy(np.array(tensor.raw))
+            return Quantised(tensor.type_name, self._in_order(name, blocks), tensor.shape[1])
         try:
-            values = torch.from_numpy(_decode(self._tensors[name]))
+            values = torch.from_numpy(_decode(tensor))
         except NotImplementedError:
             raise ModelError(
-                f"{self._path}: the tensor {name} has the type {self._tensors[name].type_name},"
+                f"{self._path}: the tensor {name} has the type {tensor.type_name},"
                 " which cannot be decoded; choose another quantisation of this model"
             ) from None
+        return self._in_order(name, values)
+
+    def _in_order(self, name: str, rows: torch.Tensor) -> torch.Tensor:
         for projection, heads in self._rotated_heads.items():
             if f".{projection}." in name:
-                return _halves_apart(values, heads)
-        return values
+                return _halves_apart(rows, heads)
+        return rows
 
 
 def _canonical(name: str) -> str:

@@ -5,6 +5,7 @@ Owns which file holds which tensor. Tensors are read when they are asked for.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,10 @@ class SafetensorsWeights:
             name: self._shape(name) for name in self._where if not name.endswith(_UNUSED_SUFFIX)
         }
 
-    def read(self, name: str) -> torch.Tensor:
+    def encodings(self) -> frozenset[str]:
+        return frozenset()
+
+    def read(self, name: str, keep: Set[str] = frozenset()) -> torch.Tensor:
         file = self._where[name]
         try:
             tensor: torch.Tensor = self._open(file).get_tensor(name)

@@ -6,6 +6,49 @@
 
 #define API extern "C" __attribute__((visibility("default")))
 
+// Neighbouring outputs of a matrix: panels of this form, as in `panels.h`; -1 is float32.
+struct Part {
+  const void* weight;
+  long form, outputs;
+};
+
+struct Matrix {
+  const Part* parts;
+  long count;
+  const float* bias;  // (out), or null
+  long in, out;
+};
+
+struct Layer {
+  const float *attention_norm, *mlp_norm;
+  Matrix qkv, attention_out, gate_up, down;
+};
+
+// K and V of one layer.
+struct Cache {
+  float *keys, *values;
+};
+
+// The rows of a step, and how their attention is cut into tiles; see `chairlift_attention`.
+struct Rows {
+  long count;
+  const int64_t *positions, *slots, *tables;
+  long width;
+  const int64_t* tiles;
+  long tile_count;
+};
+
+// Tables of angles, (…, half).
+struct Angles {
+  const float *cos, *sin;
+  long half;
+};
+
+// Room for what passes between the kernels of a layer, (rows, …); used again in every layer.
+struct Between {
+  float *normed, *qkv, *attended, *gate_up, *inner;
+};
+
 // The sizes that attention needs; one for each model.
 struct Shape {
   long heads, kv_heads, head_dim;
@@ -16,13 +59,22 @@ API void* chairlift_pool_new(int threads);
 API void chairlift_pool_delete(void* pool);
 
 // y (rows, out) = x (rows, in) weightᵀ + bias, or y += that. `weight` is (⌈out / 16⌉, in, 16);
-// `bias` may be null.
+// `bias` may be null. Rows of y lie `stride` apart.
 API void chairlift_linear(void* pool, const float* x, long rows, long in, const float* weight,
-                          const float* bias, long out, int adds, float* y);
+                          const float* bias, long out, int adds, float* y, long stride);
 
 // y (rows, width) = the rows `tokens` of a matrix that is packed as the weight of a linear layer.
 API void chairlift_embed(void* pool, const int64_t* tokens, long rows, const float* weight,
                          long width, float* y);
+
+// As `linear`, for a weight that is quantised, in panels as `panels.h` has them; `in` is a multiple
+// of 32. Rows of y lie `stride` apart.
+API void chairlift_linear_int8(void* pool, const float* x, long rows, long in, int form,
+                               const uint8_t* weight, const float* bias, long out, int adds,
+                               float* y, long stride);
+
+API void chairlift_embed_int8(void* pool, const int64_t* tokens, long rows, int form,
+                              const uint8_t* weight, long width, float* y);
 
 // y = x / √(mean(x²) + eps) × weight: (rows, width), (width).
 API void chairlift_rms_norm(void* pool, const float* x, long rows, long width, const float* weight,
@@ -44,3 +96,8 @@ API void chairlift_rotate_and_store(void* pool, const Shape* shape, float* qkv, 
 API void chairlift_attention(void* pool, const Shape* shape, const float* qkv, const float* keys,
                              const float* values, const int64_t* tables, long width,
                              const int64_t* tiles, long count, float* y);
+
+// All layers of a step, one kernel after the other; hidden is (rows, hidden).
+API void chairlift_layers(void* pool, const Shape* shape, const Angles* angles, float eps,
+                          const Layer* layers, const Cache* caches, long count, const Rows* rows,
+                          const Between* between, float* hidden);

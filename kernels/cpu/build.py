@@ -25,7 +25,7 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["BuildError", "CompilerFailed", "CompilerMissing", "Processor", "build", "processor"]
+__all__ = ["BuildError", "CompilerFailed", "CompilerMissing", "Processor", "build", "processors"]
 
 _SOURCES = Path(__file__).parent
 _COMPILERS = ("c++", "g++", "clang++")
@@ -43,6 +43,10 @@ _FLAGS = (
 )
 
 
+_AVX2 = ("-mavx2", "-mfma", "-mf16c")
+_AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", *_AVX2)
+
+
 class BuildError(Exception):
     """There is no library of kernels; the message is one line that says why."""
 
@@ -56,19 +60,30 @@ class CompilerFailed(BuildError):
 
 
 class Processor(enum.Enum):
-    """What the kernels are compiled for. The first two give the same bits."""
+    """What the kernels are compiled for, best first. All but the last give the same bits."""
 
-    AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx2", "-mfma")
-    AVX2 = ("-mavx2", "-mfma")
+    AVX512_VNNI = (*_AVX512, "-mavx512vnni")
+    AVX512 = _AVX512
+    AVX2_VNNI = (*_AVX2, "-mavxvnni")
+    AVX2 = _AVX2
     PORTABLE = ()
     """Whatever the compiler makes of loops: slow where it lacks a fused multiply-add, and then
-    with last bits of its own."""
+    float32 sums have last bits of their own; quantised products are the same here too."""
 
 
-def processor() -> Processor:
-    """The best kind that this machine can run."""
-    capability = torch.backends.cpu.get_cpu_capability()
-    return {"AVX512": Processor.AVX512, "AVX2": Processor.AVX2}.get(capability, Processor.PORTABLE)
+def processors() -> list[Processor]:
+    """The kinds that this machine can run, best first."""
+    found = torch.backends.cpu.get_cpu_capability()
+    wide, narrow = found == "AVX512", found in ("AVX512", "AVX2")
+    has = torch.cpu.get_capabilities()
+    runs = {
+        Processor.AVX512_VNNI: wide and has.get("avx512_vnni", False),
+        Processor.AVX512: wide,
+        Processor.AVX2_VNNI: narrow and has.get("avx_vnni", False),
+        Processor.AVX2: narrow,
+        Processor.PORTABLE: True,
+    }
+    return [kind for kind in Processor if runs[kind]]
 
 
 def build(folder: Path, *, compiler: str | None = None, kind: Processor | None = None) -> Path:
@@ -80,13 +95,22 @@ def build(folder: Path, *, compiler: str | None = None, kind: Processor | None =
     Args:
         folder: where libraries are kept; made if need be.
         compiler: name or path; by default the first of c++, g++ and clang++ that is there.
-        kind: by default this machine's.
+        kind: by default the best that this machine runs and the compiler knows.
 
     Raises:
         BuildError: see above.
     """
-    kind = kind or processor()
     program = _find(compiler)
+    *kinds, last = [kind] if kind else processors()
+    for better in kinds:
+        try:
+            return _build(folder, program, better)
+        except CompilerFailed:  # an old one does not know the newest instructions
+            continue
+    return _build(folder, program, last)
+
+
+def _build(folder: Path, program: str, kind: Processor) -> Path:
     library = folder / f"kernels-{kind.name.lower()}-{_digest(program, kind)}.so"
     if library.is_file():
         return library

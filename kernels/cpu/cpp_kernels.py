@@ -1,61 +1,71 @@
 """The kernels in C++, each with one order of summation.
 
-Owns the way from ``kernels.interface`` to the compiled library: the layout of packed matrices and
-of the cache, and how a step's attention is cut into tiles. Neither the cut nor the number of
-threads changes a bit of any result.
+Owns the way from ``kernels.interface`` to the compiled library, and the layout of the cache. Packed
+matrices are ``kernels.cpu.panels``' affair. The number of threads changes no bit of any result.
 """
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from chairlift.kernels.cpu.library import Library, Shape, address
-from chairlift.kernels.interface import Attention, AttentionRows, Heads, KVCache, Packed
+from chairlift.kernels.cpu.cpp_layers import CppLayers
+from chairlift.kernels.cpu.library import Library, address
+from chairlift.kernels.cpu.memory import Memory
+from chairlift.kernels.cpu.panels import (
+    ENCODINGS,
+    FLOAT,
+    form_of,
+    pack_floats,
+    pack_quantised,
+)
+from chairlift.kernels.cpu.structs import Shape
+from chairlift.kernels.cpu.tiles import attention_tiles
+from chairlift.kernels.interface import (
+    Attention,
+    AttentionRows,
+    DecoderLayer,
+    Heads,
+    KVCache,
+    Layers,
+    Packed,
+    Part,
+)
+from chairlift.kernels.quantised import Matrix, Quantised, stack
 
 __all__ = ["CppKernels"]
 
-_LANES = 16  # outputs of a panel; as in vec.h
-_ALIGNMENT = 64
-# (position, head) pairs that read K and V together: what they gather should stay in the cache.
-_TILE_PAIRS = 48
+_FLOAT_BYTES = 4
 
 
 class CppKernels:
     """Implements ``kernels.interface.Kernels``."""
 
     exact = True
+    encodings = frozenset(ENCODINGS)
 
     def __init__(self, library: Library) -> None:
         self._library = library
+        self._memory = Memory()
 
-    def pack(self, weight: Tensor, bias: Tensor | None = None) -> Packed:
-        """Panels of 16 outputs, the last one filled up with zeros: (panels, inputs, 16)."""
-        outputs, inputs = weight.shape
-        panels = -(-outputs // _LANES)
-        packed = _zeros(panels, inputs, _LANES)
-        missing = panels * _LANES - outputs
-        padded = F.pad(weight, (0, 0, 0, missing)) if missing else weight
-        packed.copy_(padded.view(panels, _LANES, inputs).transpose(1, 2))
-        return Packed(packed, bias, inputs, outputs)
+    def pack(self, *matrices: Matrix, bias: Tensor | None = None) -> Packed:
+        parts = tuple(self._pack(matrix) for matrix in stack(matrices))
+        return Packed(parts, bias, matrices[0].shape[1], sum(part.outputs for part in parts))
 
     def embed(self, tokens: Tensor, table: Packed, *, out: Tensor) -> None:
         if not 0 <= int(tokens.min()) <= int(tokens.max()) < table.outputs:
             raise IndexError(f"a token id is outside 0 … {table.outputs - 1}")
-        rows = tokens.shape[0]
-        self._library.call(
-            "embed",
-            address(tokens, rows, dtype=torch.int64),
-            rows,
-            table.weight.data_ptr(),
-            table.inputs,
-            address(out, rows, table.inputs),
-        )
+        (part,), rows = table.parts, tokens.shape[0]
+        given = (address(tokens, rows, dtype=torch.int64), rows)
+        rest = (part.weight.data_ptr(), table.inputs, address(out, rows, table.inputs))
+        if part.kind == FLOAT:
+            self._library.call("embed", *given, *rest)
+        else:
+            self._library.call("embed_int8", *given, form_of(part.kind), *rest)
 
     def linear(self, x: Tensor, layer: Packed, *, out: Tensor) -> None:
         self._linear(x, layer, out, adds=False)
@@ -87,32 +97,37 @@ class CppKernels:
 
     def new_cache(self, heads: Heads, num_blocks: int, block_size: int) -> KVCache:
         """Keys as columns, (blocks, heads, head_dim, block_size); values as rows."""
+        zeros = self._memory.zeros
         return KVCache(
-            keys=_zeros(num_blocks, heads.num_kv_heads, heads.head_dim, block_size),
-            values=_zeros(num_blocks, heads.num_kv_heads, block_size, heads.head_dim),
+            keys=zeros(num_blocks, heads.num_kv_heads, heads.head_dim, block_size),
+            values=zeros(num_blocks, heads.num_kv_heads, block_size, heads.head_dim),
         )
 
     def attention(self, heads: Heads, rows: AttentionRows) -> Attention:
-        if int(rows.positions.max()) >= len(heads.cos):
-            raise IndexError(f"a position is beyond the last, {len(heads.cos) - 1}")
-        group = heads.num_heads // heads.num_kv_heads
         shape = Shape(heads.num_heads, heads.num_kv_heads, heads.head_dim, rows.block_size)
-        tiles = _tiles(rows, max(1, _TILE_PAIRS // group))
-        return _CppAttention(self._library, heads, rows, shape, tiles)
+        return _CppAttention(self._library, heads, rows, shape, attention_tiles(heads, rows))
+
+    def layers(self, layers: Sequence[DecoderLayer], heads: Heads, eps: float) -> Layers:
+        return CppLayers(self._library, layers, heads, eps)
+
+    def _pack(self, matrix: Matrix) -> Part:
+        if isinstance(matrix, Quantised):
+            return Part(pack_quantised(matrix, self._memory), matrix.kind, matrix.shape[0])
+        return Part(pack_floats(matrix, self._memory), FLOAT, matrix.shape[0])
 
     def _linear(self, x: Tensor, layer: Packed, out: Tensor, *, adds: bool) -> None:
-        rows = x.shape[0]
-        self._library.call(
-            "linear",
-            address(x, rows, layer.inputs),
-            rows,
-            layer.inputs,
-            layer.weight.data_ptr(),
-            None if layer.bias is None else address(layer.bias, layer.outputs),
-            layer.outputs,
-            adds,
-            address(out, rows, layer.outputs),
-        )
+        rows, stride = x.shape[0], layer.outputs
+        given = (address(x, rows, layer.inputs), rows, layer.inputs)
+        bias = None if layer.bias is None else address(layer.bias, stride)
+        to = address(out, rows, stride)
+        for part in layer.parts:
+            rest = (part.weight.data_ptr(), bias, part.outputs, adds, to, stride)
+            if part.kind == FLOAT:
+                self._library.call("linear", *given, *rest)
+            else:
+                self._library.call("linear_int8", *given, form_of(part.kind), *rest)
+            to += _FLOAT_BYTES * part.outputs
+            bias = None if bias is None else bias + _FLOAT_BYTES * part.outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,25 +170,3 @@ class _CppAttention:
             self.tiles.shape[0],
             address(out, rows, self.heads.num_heads * self.heads.head_dim),
         )
-
-
-def _tiles(rows: AttentionRows, size: int) -> Tensor:
-    """Cut each sequence's rows into tiles of at most ``size``; those with most work come first."""
-    counts, contexts = rows.query_lens.numpy(), rows.context_lens.numpy()
-    pieces = -(-counts // size)
-    sequence = np.repeat(np.arange(len(counts)), pieces)
-    within = size * (np.arange(len(sequence)) - np.repeat(np.cumsum(pieces) - pieces, pieces))
-    first = np.repeat(np.cumsum(counts) - counts, pieces) + within
-    length = np.minimum(size, counts[sequence] - within)
-    position = (contexts - counts)[sequence] + within
-    tiles = np.stack((sequence, first, length, position), axis=1)
-    work = length * (position + length)
-    return torch.from_numpy(tiles[np.argsort(-work, kind="stable")])
-
-
-def _zeros(*shape: int) -> Tensor:
-    """Float32 zeros at the start of a cache line, in memory that is taken when it is written."""
-    size = int(np.prod(shape))
-    memory = np.zeros(size + _ALIGNMENT // 4, np.float32)
-    skip = -memory.ctypes.data % _ALIGNMENT // 4
-    return torch.from_numpy(memory[skip : skip + size]).view(shape)

@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from chairlift.kernels.cpu.build import BuildError
 
-__all__ = ["Library", "Shape", "address"]
+__all__ = ["Library", "address"]
 
 _POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
 # Behind the pool, which is everyone's first argument.
 _SIGNATURES = {
-    "linear": (_POINTER, _LONG, _LONG, _POINTER, _POINTER, _LONG, _INT, _POINTER),
+    "linear": (_POINTER, _LONG, _LONG, _POINTER, _POINTER, _LONG, _INT, _POINTER, _LONG),
+    "linear_int8": (
+        *(_POINTER, _LONG, _LONG, _INT, _POINTER),
+        *(_POINTER, _LONG, _INT, _POINTER, _LONG),
+    ),
     "embed": (_POINTER, _LONG, _POINTER, _LONG, _POINTER),
+    "embed_int8": (_POINTER, _LONG, _INT, _POINTER, _LONG, _POINTER),
     "rms_norm": (_POINTER, _LONG, _LONG, _POINTER, _FLOAT, _POINTER),
     "silu_mul": (_POINTER, _LONG, _LONG, _POINTER),
     "rotate_and_store": (
@@ -34,18 +38,11 @@ _SIGNATURES = {
         *(_POINTER, _POINTER, _POINTER, _POINTER),
         *(_POINTER, _LONG, _POINTER, _LONG, _POINTER),
     ),
+    "layers": (
+        *(_POINTER, _POINTER, _FLOAT, _POINTER, _POINTER, _LONG),
+        *(_POINTER, _POINTER, _POINTER),
+    ),
 }
-
-
-class Shape(ctypes.Structure):
-    """``struct Shape``."""
-
-    _fields_: ClassVar[Sequence[tuple[str, Any]]] = [
-        ("heads", _LONG),
-        ("kv_heads", _LONG),
-        ("head_dim", _LONG),
-        ("block_size", _LONG),
-    ]
 
 
 class Library:

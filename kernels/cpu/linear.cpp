@@ -18,8 +18,8 @@ struct Linear {
   const float* x;       // (rows, in)
   const float* weight;  // (panels, in, 16)
   const float* bias;    // (out), or none
-  float* y;             // (rows, out)
-  long in, out;
+  float* y;             // (rows, … stride …), of which `out` are written
+  long in, out, stride;
   bool adds;  // y += … instead of y = …
 };
 
@@ -63,7 +63,7 @@ void tile(const Linear& job, long row, long panel, Ahead ahead) {
     const Vec bias = job.bias ? load_first(job.bias + column, width) : splat(0.0f);
 #pragma GCC unroll 1
     for (int r = 0; r < ROWS; ++r) {
-      float* y = job.y + (row + r) * job.out + column;
+      float* y = job.y + (row + r) * job.stride + column;
       Vec sum = load(done + (r * PANELS + p) * LANES);
       if (job.bias) sum = sum + bias;
       if (job.adds) sum = load_first(y, width) + sum;
@@ -124,9 +124,9 @@ void compute(const Linear& job, long row, long end_row, long panel, long end_pan
 }  // namespace chairlift
 
 void chairlift_linear(void* pool, const float* x, long rows, long in, const float* weight,
-                      const float* bias, long out, int adds, float* y) {
+                      const float* bias, long out, int adds, float* y, long stride) {
   using namespace chairlift;
-  const Linear job{x, weight, bias, y, in, out, adds != 0};
+  const Linear job{x, weight, bias, y, in, out, stride, adds != 0};
   auto& threads = *static_cast<Pool*>(pool);
   const long panels = (out + LANES - 1) / LANES, blocks = (rows + ROW_BLOCK - 1) / ROW_BLOCK;
   const long parts = std::min((panels + TILE_PANELS - 1) / TILE_PANELS,

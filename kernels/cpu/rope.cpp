@@ -36,9 +36,14 @@ void chairlift_rotate_and_store(void* pool, const Shape* shape, float* qkv, long
   const auto one_row = [&](long row) {
     float* x = qkv + row * (rotated + stored) * dim;
     const long angle = positions[row] * half;
+    const long block = slots[row] / size, offset = slots[row] % size;
+    // Each element of a key goes to a line of its own: all of them are asked for at once.
+    for (long head = 0; head < stored; ++head) {
+      const float* to = keys + key_start(*shape, block, head, offset);
+      for (long i = 0; i < dim; ++i) __builtin_prefetch(to + i * size, 1);
+    }
     for (long head = 0; head < rotated; ++head)
       rotate(x + head * dim, cos + angle, sin + angle, half);
-    const long block = slots[row] / size, offset = slots[row] % size;
     for (long head = 0; head < stored; ++head) {
       const float* key = x + (shape->heads + head) * dim;
       float* to = keys + key_start(*shape, block, head, offset);

@@ -10,6 +10,7 @@ import torch
 
 from chairlift.cluster.errors import ModelError
 from chairlift.cluster.model_files import read_spec, resolve_model, weight_shapes
+from chairlift.workers.kernel_choice import choose_encodings
 from chairlift.workers.model_runner import ModelRunner
 from chairlift.workers.sequence import Sequence, Slice, StepPlan
 from chairlift.workers.weights import load_weights
@@ -25,10 +26,12 @@ except ModelError as error:
     pytest.skip(str(error), allow_module_level=True)
 
 
-@pytest.fixture(scope="module")
-def weights():
-    make_kernels()  # skips where they cannot be had
-    return load_weights(read_spec(MODEL), lambda _: None)
+@pytest.fixture(scope="module", params=["float32", "int8"])
+def weights(request):
+    kernels = make_kernels()  # skips where they cannot be had
+    spec = read_spec(MODEL)
+    keep = choose_encodings(request.param, kernels, spec)
+    return load_weights(spec, lambda _: None, keep=keep)
 
 
 def make_runner(weights, num_layers: int, *, threads: int = 2) -> ModelRunner:

@@ -10,8 +10,8 @@ import pytest
 from chairlift.cluster.errors import ModelError
 from chairlift.cluster.model_files import read_spec, resolve_model
 from chairlift.evaluation.exactness import study
-from chairlift.workers.model_runner import ModelRunner
-from chairlift.workers.weights import load_weights
+from chairlift.workers.kernel_choice import MathChoice
+from chairlift.workers.model_loading import Compute, make_runner
 
 RUNS = 12
 
@@ -21,16 +21,10 @@ except ModelError as error:
     pytest.skip(str(error), allow_module_level=True)
 
 
-def test_random_schedules_change_nothing() -> None:
+@pytest.mark.parametrize("math", ["float32", "int8"])
+def test_random_schedules_change_nothing(math: MathChoice) -> None:
     spec = read_spec(MODEL)
-    runner = ModelRunner(
-        spec,
-        load_weights(spec, lambda _: None),
-        num_blocks=640,
-        block_size=4,
-        kernels="cpp",
-        threads=1,
-    )
+    runner = make_runner(spec, Compute("cpp", math, threads=1), num_blocks=640, block_size=4)
     assert runner.exact
     report = study(runner, spec.vocab_size, RUNS, seed=1, tick=lambda: None)
     assert report.runs == RUNS

@@ -29,7 +29,7 @@ class ScoredFake:
             },
             prompt_logprobs={
                 i: tuple(
-                    TokenLogprobs(-1.0)
+                    TokenLogprobs(-1.0, ((0, -0.5),))
                     for at in range(piece.start + 1, piece.start + piece.count + 1)
                     if at < piece.sequence.num_prompt
                 )

@@ -126,6 +126,14 @@ def test_kernels_are_one_of_three_kinds():
         load_config(overrides={"engine.kernels": "fortran"}, environment={})
 
 
+def test_numbers_of_the_cpu_are_one_of_three_kinds():
+    assert load_config(environment={}).engine.cpu_math == "auto"
+    chosen = load_config(overrides={"engine.cpu_math": "float32"}, environment={})
+    assert chosen.engine.cpu_math == "float32"
+    with pytest.raises(ConfigError, match=r"^engine\.cpu_math: .*'int8'"):
+        load_config(overrides={"engine.cpu_math": "int4"}, environment={})
+
+
 def test_the_cache_folder_is_that_of_the_xdg_specification():
     assert cache_folder({"XDG_CACHE_HOME": "/var/cache/me"}) == Path("/var/cache/me/chairlift")
     home = Path.home() / ".cache" / "chairlift"

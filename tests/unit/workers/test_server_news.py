@@ -113,7 +113,7 @@ def test_cut_streams_end_without_a_word_and_the_replica_lives_on():
             await again.read_until(lambda: again.finishes)
             assert again.load.routers == 1
 
-    with_replica(scenario)
+    with_replica(scenario, step_s=0.002)
 
 
 class TestDrain:

@@ -4,11 +4,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from gguf import GGMLQuantizationType
+from gguf.quants import dequantize
 
 from chairlift.cluster.errors import ModelError
 from chairlift.cluster.model_files import read_spec, resolve_model
-from chairlift.workers.weights import load_weights
+from chairlift.kernels.quantised import Quantised
+from chairlift.workers.weights import load_weights, stored_encodings
 from support.tiny_llama import HEAD_DIM, random_weights, write_folder, write_gguf
+
+Q8_0 = GGMLQuantizationType.Q8_0
 
 
 def ignore(share: float) -> None:
@@ -70,6 +75,31 @@ def test_divisors_of_the_frequencies_are_loaded(tmp_path: Path) -> None:
     divisors = torch.linspace(1.0, 8.0, HEAD_DIM // 2)
     path = write_gguf(tmp_path / "m.gguf", random_weights() | {"rope_freqs.weight": divisors})
     assert torch.equal(load(path)["rope_freqs"], divisors)
+
+
+def test_matrices_are_kept_as_the_file_has_them_where_that_is_asked_for(tmp_path: Path) -> None:
+    """Rows that are rotated change places, in blocks as in numbers."""
+    path = write_gguf(tmp_path / "m.gguf", random_weights(), type_of=lambda _: Q8_0)
+    assert stored_encodings(read_spec(path)) == {"Q8_0"}
+    decoded, kept = load(path), load_weights(read_spec(path), ignore, keep={"Q8_0", "Q4_0"})
+    assert kept.keys() == decoded.keys()
+    for name, matrix in kept.items():
+        if isinstance(matrix, Quantised):
+            assert matrix.shape == decoded[name].shape
+            matrix = torch.from_numpy(dequantize(matrix.blocks.numpy(), Q8_0))
+        assert torch.equal(matrix, decoded[name])
+    assert {name for name, each in kept.items() if isinstance(each, Quantised)} == {
+        name for name, each in decoded.items() if each.ndim == 2
+    }
+
+
+@pytest.mark.parametrize("format", ["folder", "m.gguf"])
+def test_what_is_not_quantised_cannot_be_kept(tmp_path: Path, format: str) -> None:
+    write = write_folder if format == "folder" else write_gguf
+    spec = read_spec(write(tmp_path / format, random_weights()))
+    assert not stored_encodings(spec) & {"Q4_0", "Q8_0"}
+    kept = load_weights(spec, ignore, keep={"Q4_0", "Q8_0"})
+    assert all(isinstance(each, torch.Tensor) for each in kept.values())
 
 
 def test_progress_rises_to_one(tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ from chairlift.kernels.cpu.build import (
     CompilerMissing,
     Processor,
     build,
-    processor,
+    processors,
 )
 
+PORTABLE = Processor.PORTABLE
 needs_compiler = pytest.mark.skipif(
     not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="there is no C++ compiler"
 )
@@ -60,14 +61,14 @@ def test_the_second_build_compiles_nothing(little, tmp_path):
 @needs_compiler
 def test_what_a_library_depends_on_is_in_its_name(little, tmp_path):
     sources, kept = little
-    libraries = [build(kept), build(kept, kind=Processor.PORTABLE)]
+    libraries = [build(kept), build(kept, kind=PORTABLE)]
     other = compiler_that(tmp_path, f'[ "$1" = --version ] && echo 99 || {real_compiler()} "$@"')
     libraries.append(build(kept, compiler=other))
     for file in ("one.cpp", "api.h"):
         path = sources / file
         path.write_text(f"// another\n{path.read_text()}")
         libraries.append(build(kept))
-    assert len(set(libraries)) == 5 - (processor() is Processor.PORTABLE)
+    assert len(set(libraries)) == 5 - (processors() == [PORTABLE])
     assert all(library.is_file() for library in libraries)
 
 
@@ -93,6 +94,14 @@ def test_sources_that_do_not_compile(little):
         build(kept)
     assert "\n" not in str(error.value)
     assert not list(kept.iterdir())
+
+
+@needs_compiler
+def test_a_compiler_that_does_not_know_the_newest_instructions(little, tmp_path, monkeypatch):
+    monkeypatch.setattr(build_module, "processors", lambda: [Processor.AVX2_VNNI, PORTABLE])
+    script = f'case "$*" in *avxvnni*) echo error: what >&2; exit 1;; esac\n{real_compiler()} "$@"'
+    library = build(little[1], compiler=compiler_that(tmp_path, script))
+    assert library.name.startswith("kernels-portable-")
 
 
 @needs_compiler

@@ -33,7 +33,7 @@ def test_linear(kernels, rows, inputs, outputs, has_bias):
     x, weight = torch.randn(rows, inputs), torch.randn(outputs, inputs) / inputs**0.5
     bias = torch.randn(outputs) if has_bias else None
     expected = x.double() @ weight.double().T + (bias.double() if has_bias else 0.0)
-    layer, out = kernels.pack(weight, bias), torch.full((rows, outputs), torch.nan)
+    layer, out = kernels.pack(weight, bias=bias), torch.full((rows, outputs), torch.nan)
     kernels.linear(x, layer, out=out)
     check(out, expected)
     kernels.add_linear(x, layer, out=out)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from chairlift.kernels.cpu import cpp_kernels
+from chairlift.kernels.cpu import tiles
 from chairlift.kernels.cpu.build import Processor
 from chairlift.kernels.cpu.cpp_kernels import CppKernels
 from support.attention_steps import History, Step, make_heads, make_history, new_cache, run
@@ -31,7 +31,7 @@ def linear(kernels: CppKernels, x: Tensor) -> Tensor:
     """Inputs × outputs such that neither is whole in any tile, and there is a bias."""
     weight, bias, out = random(1, 115, x.shape[1]), random(2, 115), random(3, 1, 115)
     out = out.repeat(len(x), 1)
-    kernels.add_linear(x, kernels.pack(weight, bias), out=out)
+    kernels.add_linear(x, kernels.pack(weight, bias=bias), out=out)
     return out
 
 
@@ -161,7 +161,7 @@ def test_what_others_left_in_the_cache_changes_nothing(kernels, heads):
 def test_tiles_change_nothing(kernels, heads, pairs, monkeypatch):
     history = make_history(heads, LENGTH, BLOCK_SIZE, seed=0)
     expected = attend(kernels, heads, history, [])
-    monkeypatch.setattr(cpp_kernels, "_TILE_PAIRS", pairs)
+    monkeypatch.setattr(tiles, "_TILE_PAIRS", pairs)
     assert torch.equal(attend(kernels, heads, history, []), expected)
 
 

@@ -14,7 +14,8 @@ import torch
 
 from chairlift.kernels.cpu import library as library_module
 from chairlift.kernels.cpu.build import BuildError
-from chairlift.kernels.cpu.library import Library, Shape
+from chairlift.kernels.cpu.library import Library
+from chairlift.kernels.cpu.structs import Shape
 from support.cpp_kernels import make_kernels
 
 TASKS = Path("/proc/self/task")
