@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--token-budget", type=int, help="tokens of one step at most (512)")
     parser.add_argument("--kv-memory", metavar="SIZE", help="KV cache of one replica (auto)")
     parser.add_argument("--batching", help=", ".join(mode.value for mode in Batching))
-    parser.add_argument("--cpu-math", help="auto, float32, int8")
+    parser.add_argument("--cpu-math", help="float32, int8, auto (float32)")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -184,7 +184,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=count, default=2)
     parser.add_argument("--kernels", choices=("auto", "cpp", "torch"), default="auto")
-    parser.add_argument("--cpu-math", choices=("auto", "float32", "int8"), default="auto")
+    parser.add_argument("--cpu-math", choices=("auto", "float32", "int8"), default="float32")
     parser.add_argument("--json", metavar="FILE")
     arguments = parser.parse_args(argv)
     console = Console(stderr=True)

@@ -133,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=count, default=2)
-    parser.add_argument("--cpu-math", choices=("auto", "float32", "int8"), default="auto")
+    parser.add_argument("--cpu-math", choices=("auto", "float32", "int8"), default="float32")
     arguments = parser.parse_args(argv)
     try:
         spec = read_spec(resolve_model(arguments.model))

@@ -33,7 +33,7 @@ class Compute:
     """With what a model is computed; see ``cluster.config.EngineConfig``."""
 
     kernels: KernelChoice = "auto"
-    math: MathChoice = "auto"
+    math: MathChoice = "float32"
     threads: int = 1
 
 
