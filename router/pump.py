@@ -16,8 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import count
+from dataclasses import dataclass, replace
 
 from chairlift.cluster.errors import (
     DeadlineExceeded,
@@ -84,7 +83,7 @@ class Pump:
         self.accounts = parts.accounts
         self._parts = parts
         self._queue = parts.queue
-        self._next_handle = count(1)
+        self._next_handle = 1
         self._scheduled = False
         self._alone_since: float | None = None
         self._open_losses: list[_Loss] = []
@@ -166,7 +165,7 @@ class Pump:
             flight.receive(choice, delta, at)
             return
         if delta.tokens:
-            flight.receive(choice, _without_end(delta), at)
+            flight.receive(choice, replace(delta, finish=None), at)
         if delta.finish is FinishReason.HANDED_OVER:
             self._move(flight, choice, Move.DRAINED)
         else:
@@ -192,10 +191,8 @@ class Pump:
 
     def _send(self, ticket: Ticket, stream: ReplicaStream, now: float) -> None:
         ticket.queue = None
-        handle = next(self._next_handle)
-        for _ in range(ticket.n - 1):
-            next(self._next_handle)
-        leg = Leg(self, ticket, stream, handle, now)
+        leg = Leg(self, ticket, stream, self._next_handle)
+        self._next_handle += ticket.n
         for choice in leg.running:
             ticket.flight.choices[choice].place = leg
         self.accounts.sent(ticket, now, waiting=len(self._queue) > 0)
@@ -279,12 +276,6 @@ def _turn_all_away(queue: FairQueue[Ticket], now: float, waited_s: float) -> Non
         if ticket.under_way:
             error = ReplicaLost(f"no other replica came within {waited_s:.0f} s")
         ticket.flight.fail(error)
-
-
-def _without_end(delta: Delta) -> Delta:
-    return Delta(
-        delta.handle, delta.tokens, None, delta.cached_tokens, delta.logprobs, delta.prompt_logprobs
-    )
 
 
 def _invalid(ticket: Ticket, view: ReplicaView, answer: Answer) -> RequestError:

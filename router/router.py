@@ -43,7 +43,7 @@ from chairlift.router.ticket import Ticket
 from chairlift.router.tokenizer import Tokenizer
 from chairlift.router.waits import FirstToken, Prediction, StartRate
 
-__all__ = ["Router", "stream_timing"]
+__all__ = ["Router"]
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class Router:
         self.id = uuid.uuid4().hex
         self._settings = settings
         self._clock = clock
-        self._timing = timing or stream_timing(settings)
+        self._timing = timing or _stream_timing(settings)
         self._streams: dict[str, ReplicaStream] = {}
         self._retiring: set[ReplicaStream] = set()
         self._open: dict[Flight, bool] = {}
@@ -299,7 +299,7 @@ class Router:
             last = now
 
 
-def stream_timing(settings: RouterConfig) -> StreamTiming:
+def _stream_timing(settings: RouterConfig) -> StreamTiming:
     """How patient the streams are."""
     return StreamTiming(silence_s=settings.silence_s, stuck_after_s=settings.stuck_after_s)
 

@@ -124,7 +124,7 @@ class Leg:
 
     Attributes:
         running: indices of the choices that have not ended here.
-        sent_at, accepted_at: of the router's clock.
+        accepted_at: of the router's clock.
         era: the stream's, at the time; legs of one era are lost together.
         started: a token of it has come.
     """
@@ -135,20 +135,16 @@ class Leg:
         "era",
         "handle",
         "running",
-        "sent_at",
         "started",
         "stream",
         "ticket",
     )
 
-    def __init__(
-        self, owner: LegOwner, ticket: Ticket, stream: ReplicaStream, handle: int, sent_at: float
-    ) -> None:
+    def __init__(self, owner: LegOwner, ticket: Ticket, stream: ReplicaStream, handle: int) -> None:
         self._owner = owner
         self.ticket = ticket
         self.stream = stream
         self.handle = handle
-        self.sent_at = sent_at
         self.accepted_at: float | None = None
         self.started = False
         self.era = stream.era

@@ -165,5 +165,5 @@ async def hand_over(
         async with asyncio.timeout(timeout_s):
             # In this order: a sequence counts as open until the engine's load is of its last step.
             # What is waited for happens in the engine's thread, which knows no asyncio.Event.
-            while intake.num_open or not server.has_told(engine.load.step):  # noqa: ASYNC110
+            while intake.num_open or not server.has_told(engine.load.step):  # noqa: ASYNC110 (see above)
                 await asyncio.sleep(POLL_S)

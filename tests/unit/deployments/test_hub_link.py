@@ -90,7 +90,7 @@ def test_without_news_the_hub_is_told_rarely():
             turns += 1
             return counted(now)
 
-        share.uses = uses  # type: ignore[method-assign]
+        share.uses = uses  # type: ignore[method-assign]  # a fault
         async with linked(hub, share):
             await until(lambda: hub.calls >= 3)
         return turns
