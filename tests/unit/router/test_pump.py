@@ -16,6 +16,7 @@ from chairlift.cluster.protocol import Priority, Request, SamplingParams
 from chairlift.cluster.tenants import Tenant
 from chairlift.router.ask import Ask
 from chairlift.router.metrics import Move
+from chairlift.router.router import Router
 from support.flights import BIG, ended, expected, read_all, request, router_for, submit, with_router
 from support.replicas import eventually, fake_replica
 
@@ -24,6 +25,14 @@ def of(tenant: str, priority: Priority = Priority.INTERACTIVE, **terms) -> Ask:
     sampling = SamplingParams(max_tokens=4)
     wanted = Request(f"of {tenant}", (1, 2, 3), sampling, tenant=tenant, priority=priority)
     return Ask(wanted, terms.pop("limits", Tenant(tenant)), **terms)
+
+
+async def follow(router: Router, ask: Ask, order: list[str]) -> None:
+    """Read it to its end; ``order`` gets its tenant when a replica has taken it."""
+    flight = router.submit(ask)
+    await flight.placed()
+    order.append(ask.request.tenant)
+    await read_all(flight)
 
 
 def test_a_draining_replica_hands_over_and_no_reader_notices():
@@ -90,13 +99,6 @@ def test_a_higher_class_goes_before_what_waits_longer():
     async def scenario(router, replica):
         replica.gate.close()
         order = []
-
-        async def follow(ask: Ask) -> None:
-            flight = router.submit(ask)
-            await flight.placed()
-            order.append(ask.request.tenant)
-            await read_all(flight)
-
         asks = [
             of("seated"),
             of("slow", Priority.BATCH),
@@ -105,7 +107,7 @@ def test_a_higher_class_goes_before_what_waits_longer():
         ]
         tasks = []
         for ask in asks:
-            tasks.append(asyncio.create_task(follow(ask)))
+            tasks.append(asyncio.create_task(follow(router, ask, order)))
             await asyncio.sleep(0)
         await eventually(lambda: order == ["seated"])
         replica.gate.open()
@@ -119,16 +121,9 @@ def test_who_had_less_goes_before_who_came_first():
     async def scenario(router, replica):
         replica.gate.close()
         order = []
-
-        async def follow(ask: Ask) -> None:
-            flight = router.submit(ask)
-            await flight.placed()
-            order.append(ask.request.tenant)
-            await read_all(flight)
-
-        tasks = [asyncio.create_task(follow(of("greedy"))) for _ in range(6)]
+        tasks = [asyncio.create_task(follow(router, of("greedy"), order)) for _ in range(6)]
         await asyncio.sleep(0)
-        tasks.append(asyncio.create_task(follow(of("modest"))))
+        tasks.append(asyncio.create_task(follow(router, of("modest"), order)))
         await eventually(lambda: len(order) == 1)
         replica.gate.open()
         await asyncio.gather(*tasks)
