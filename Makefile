@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup dev serve test test-all test-gpu check bench proto clean
+.PHONY: help setup dev serve test test-all test-gpu check bench study proto clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -68,7 +68,10 @@ check: $(DEV)   ## format, lint, types, layers, size limits, generated stubs, do
 	PYTHONPATH=tests $(BIN)/python -m checks.proto_stubs
 	PYTHONPATH=tests $(BIN)/python -m checks.docs
 
-bench: $(SETUP) ## continuous against static batching on this machine, without a service
+bench: $(SETUP) ## how fast this machine is: kernels, bare engine, whole service
+	@$(BIN)/python -m chairlift.evaluation.machine_bench $(ARGS)
+
+study: $(SETUP) ## continuous against static batching on this machine, without a service
 	@$(BIN)/python -m chairlift.evaluation.batching_study $(ARGS)
 
 proto: $(DEV)   ## write the gRPC stubs again from their .proto files

@@ -190,8 +190,8 @@ class EngineConfig(_Section):
     kernels: Literal["auto", "cpp", "torch"] = "auto"
     """``cpp`` computes each sequence bit for bit as if it were alone, and needs a C++ compiler at
     the first start; ``auto`` falls back to ``torch`` without one."""
-    cpu_math: Literal["auto", "float32", "int8"] = "float32"
-    """``int8`` multiplies with quantised weights as the file has them, and with inputs of 8 bits;
+    cpu_math: Literal["auto", "float32", "int8"] = "auto"
+    """``int8`` multiplies with quantised weights as the file has them, and with rounded inputs;
     it needs the C++ kernels and a quantised GGUF file, and is what ``auto`` chooses there."""
     batching: Batching = Batching.CONTINUOUS
     simulated_step_ms: Annotated[float, Field(ge=0)] | None = None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = [
     "PROTOCOL_VERSION",
@@ -157,9 +158,8 @@ class Submission:
     output: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class LoadReport:
-    """A replica's load at one moment.
+class LoadReport(NamedTuple):
+    """A replica's load at one moment; a tuple, for one is made per step and heartbeat.
 
     Attributes:
         step: number of the last finished step.
@@ -249,9 +249,11 @@ class TokenLogprobs:
     top: tuple[tuple[int, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
+class Delta(NamedTuple):
     """What one step did for one sequence.
+
+    A tuple, for one is made per token at either end, in a third of the time that a frozen
+    dataclass takes.
 
     Attributes:
         handle: the choice.

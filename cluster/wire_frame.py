@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from chairlift.cluster.proto import worker_pb2 as pb
@@ -26,29 +26,35 @@ __all__ = ["frame_from_wire", "frame_to_wire"]
 
 T = TypeVar("T")
 
+_load_fields = attrgetter(*LoadReport._fields)
+"""The message's fields have the same names."""
+
 
 def frame_to_wire(
     deltas: Sequence[Delta], load: LoadReport, blocks: BlockEvents | None = None
 ) -> pb.Frame:
-    return pb.Frame(
-        handles=[delta.handle for delta in deltas],
-        counts=[len(delta.tokens) for delta in deltas],
-        tokens=_flatten(delta.tokens for delta in deltas),
-        finishes=[delta.finish or 0 for delta in deltas],
-        load=_load_to_wire(load),
-        cached=[
-            pb.Cached(row=row, tokens=delta.cached_tokens)
-            for row, delta in enumerate(deltas)
-            if delta.cached_tokens
-        ],
-        logprobs=[
-            _logprobs_to_wire(row, logprobs, prompt)
-            for row, delta in enumerate(deltas)
-            for prompt, logprobs in ((False, delta.logprobs), (True, delta.prompt_logprobs))
-            if logprobs
-        ],
-        blocks=None if blocks is None else _blocks_to_wire(blocks),
+    message = pb.Frame(
+        load=_load_to_wire(load), blocks=None if blocks is None else _blocks_to_wire(blocks)
     )
+    if not deltas:
+        return message
+    handles, tokens, finishes, cached, logprobs, prompt_logprobs = zip(*deltas, strict=True)
+    message.handles.extend(handles)
+    message.counts.extend(map(len, tokens))
+    message.tokens.extend(chain.from_iterable(tokens))
+    message.finishes.extend([finish or 0 for finish in finishes])
+    if any(cached):
+        message.cached.extend(
+            pb.Cached(row=row, tokens=number) for row, number in enumerate(cached) if number
+        )
+    for prompt, column in ((False, logprobs), (True, prompt_logprobs)):
+        if any(column):
+            message.logprobs.extend(
+                _logprobs_to_wire(row, values, prompt)
+                for row, values in enumerate(column)
+                if values
+            )
+    return message
 
 
 def frame_from_wire(message: pb.Frame) -> Frame:
@@ -56,16 +62,13 @@ def frame_from_wire(message: pb.Frame) -> Frame:
     counts = message.counts
     if not len(message.handles) == len(counts) == len(message.finishes):
         raise ValueError("frame: columns of different lengths")
-    deltas = [
-        Delta(handle, tokens, FinishReason(finish) if finish else None)
-        for handle, tokens, finish in zip(
-            message.handles, _split(message.tokens, counts), message.finishes, strict=True
-        )
-    ]
-    for row, extras in _extras(message).items():
-        if row >= len(deltas):
-            raise ValueError(f"frame: there is no row {row}")
-        deltas[row] = replace(deltas[row], **extras)
+    finishes = [FinishReason(finish) if finish else None for finish in message.finishes]
+    deltas = list(map(Delta, message.handles, _split(message.tokens, counts), finishes))
+    if message.cached or message.logprobs:
+        for row, extras in _extras(message).items():
+            if row >= len(deltas):
+                raise ValueError(f"frame: there is no row {row}")
+            deltas[row] = deltas[row]._replace(**extras)
     blocks = _blocks_from_wire(message.blocks) if message.HasField("blocks") else None
     return Frame(tuple(deltas), _load_from_wire(message.load), blocks)
 
@@ -111,54 +114,18 @@ def _blocks_from_wire(message: pb.Blocks) -> BlockEvents:
 
 
 def _load_to_wire(load: LoadReport) -> pb.Load:
-    return pb.Load(
-        step=load.step,
-        running=load.running,
-        waiting=load.waiting,
-        waiting_tokens=load.waiting_tokens,
-        blocks_used=load.blocks_used,
-        blocks_total=load.blocks_total,
-        preemptions=load.preemptions,
-        tokens_computed=load.tokens_computed,
-        tokens_generated=load.tokens_generated,
-        cache_queries=load.cache_queries,
-        cache_hits=load.cache_hits,
-        stamp=load.stamp,
-        step_age_s=load.step_age_s,
-        routers=load.routers,
-        draining=load.draining,
-        freeing=load.freeing,
-    )
+    return pb.Load(**load._asdict())
 
 
 def _load_from_wire(message: pb.Load) -> LoadReport:
-    return LoadReport(
-        step=message.step,
-        running=message.running,
-        waiting=message.waiting,
-        waiting_tokens=message.waiting_tokens,
-        blocks_used=message.blocks_used,
-        blocks_total=message.blocks_total,
-        preemptions=message.preemptions,
-        tokens_computed=message.tokens_computed,
-        tokens_generated=message.tokens_generated,
-        cache_queries=message.cache_queries,
-        cache_hits=message.cache_hits,
-        stamp=message.stamp,
-        step_age_s=message.step_age_s,
-        routers=message.routers,
-        draining=message.draining,
-        freeing=message.freeing,
-    )
-
-
-def _flatten(parts: Iterable[tuple[T, ...]]) -> list[T]:
-    return [item for part in parts for item in part]
+    return LoadReport(*_load_fields(message))
 
 
 def _split(items: Iterable[T], counts: Iterable[int]) -> Iterator[tuple[T, ...]]:
-    """The inverse of ``_flatten``. Raises ValueError when the counts do not add up."""
-    whole = tuple(items)
+    """Parts of these lengths. Raises ValueError when the counts do not add up."""
+    whole, counts = tuple(items), tuple(counts)
+    if counts.count(1) == len(counts) == len(whole):  # most frames: a token a row
+        return zip(whole, strict=True)
     bounds = list(accumulate(counts, initial=0))
     if bounds[-1] != len(whole):
         raise ValueError("frame: counts do not add up")

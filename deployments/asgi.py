@@ -160,9 +160,9 @@ class Exchange:
         """Begin a response of server-sent events."""
         await self._start(200, (*_STREAM_HEADERS, *headers))
 
-    async def write(self, events: bytes) -> None:
+    def write(self, events: bytes) -> Awaitable[None]:
         """Send events; waits while the client reads more slowly than they come."""
-        await self._write(events, more=True)
+        return self._write(events, more=True)
 
     async def end_stream(self, events: bytes) -> None:
         """Send the last events and end the response."""
@@ -190,8 +190,8 @@ class Exchange:
             {"type": "http.response.start", "status": status, "headers": [*headers, request_id]}
         )
 
-    async def _write(self, body: bytes, *, more: bool) -> None:
-        await self._send({"type": "http.response.body", "body": body, "more_body": more})
+    def _write(self, body: bytes, *, more: bool) -> Awaitable[None]:
+        return self._send({"type": "http.response.body", "body": body, "more_body": more})
 
 
 def _request_id(header: bytes) -> str:

@@ -114,6 +114,8 @@ def _memory(facts: Facts) -> Finding:
     detail = f"{memory.available / _GIB:.1f} GiB free of {memory.total / _GIB:.1f} GiB"
     if facts.model.memory_fault:
         return Finding("memory", Verdict.PROBLEM, detail, facts.model.memory_fault)
+    if facts.model.memory:
+        detail += f"; the embedded model's service takes {facts.model.memory / _GIB:.1f} GiB"
     return Finding("memory", Verdict.OK, detail)
 
 
@@ -162,7 +164,10 @@ def _model(facts: Facts) -> Finding:
     if facts.model.fault:
         # Another model can be served without it.
         return Finding("model", Verdict.WARNING, "no embedded model", facts.model.fault)
-    return Finding("model", Verdict.OK, facts.model.path)
+    detail = facts.model.path
+    if facts.model.math:
+        detail += f", computed in {facts.model.math}"
+    return Finding("model", Verdict.OK, detail)
 
 
 def _port(facts: Facts) -> Finding:

@@ -28,7 +28,9 @@ from chairlift.cluster.machine import (
     read_memory,
 )
 from chairlift.cluster.model_files import read_spec, resolve_model
+from chairlift.deployments.memory_needs import memory_needed
 from chairlift.deployments.preflight import check_memory, check_port
+from chairlift.workers.weight_sizes import packed_size
 
 __all__ = ["Facts", "ModelFacts", "gather"]
 
@@ -43,11 +45,16 @@ print(json.dumps([torch.cuda.get_device_name(i) for i in range(count)]))
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """The embedded model; each fault is one line, or None when all is well."""
+    """The embedded model; each fault is one line, or None when all is well.
+
+    ``memory`` is what a service with it takes at the least, ``math`` how it is computed.
+    """
 
     path: str
     fault: str | None
     memory_fault: str | None
+    memory: int = 0
+    math: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +159,13 @@ def _model(available: int) -> ModelFacts:
     except StartupError as error:
         return ModelFacts("", str(error), None)
     try:
-        check_memory(ServiceConfig(), spec, available)
+        config = ServiceConfig()
+        weights = packed_size(config.engine, spec)
+        needed = memory_needed(config, spec, weights)
+        check_memory(config, spec, needed, available)
     except StartupError as error:
         return ModelFacts(str(path), None, str(error))
-    return ModelFacts(str(path), None, None)
+    return ModelFacts(str(path), None, None, needed, weights.math)
 
 
 def _port_fault(port: int) -> str | None:

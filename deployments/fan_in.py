@@ -19,8 +19,8 @@ from chairlift.router.router import Router
 
 __all__ = ["Flights", "Turn", "take_off"]
 
-Turn: TypeAlias = list[tuple[int, Update]]
-"""News that came together, each with the response's choice that it is for."""
+Turn: TypeAlias = list[Update]
+"""News that came together; their ``choice`` is the response's."""
 
 
 class Flights:
@@ -41,18 +41,14 @@ class Flights:
             cached_tokens=sum(flight.cached_tokens for flight in self._flights),
         )
 
-    async def turns(self) -> AsyncGenerator[Turn, None]:
-        """Until all choices have ended; raises the RequestError of the first flight that fails.
-
-        Must be closed (``contextlib.aclosing``).
-        """
+    @contextlib.asynccontextmanager
+    async def turns(self) -> AsyncIterator[AsyncIterator[Turn]]:
+        """Until all choices have ended; raises the RequestError of the first flight that fails."""
         if len(self._flights) == 1:
-            async for updates in self._flights[0]:
-                yield [(update.choice, update) for update in updates]
+            yield self._flights[0]
             return
         async with contextlib.aclosing(self._merged()) as turns:
-            async for turn in turns:
-                yield turn
+            yield turns
 
     async def _merged(self) -> AsyncGenerator[Turn, None]:
         arrived: asyncio.Queue[Turn | Exception | None] = asyncio.Queue(len(self._flights))
@@ -88,7 +84,7 @@ async def _pump(
     """Pass on a flight's news; its end is None, its failure an exception."""
     try:
         async for updates in flight:
-            await arrived.put([(first + update.choice, update) for update in updates])
+            await arrived.put([update._replace(choice=first + update.choice) for update in updates])
     except Exception as error:
         await arrived.put(error)
     else:
@@ -119,6 +115,9 @@ async def take_off(router: Router, generation: Generation) -> AsyncIterator[Flig
 
 
 async def _all_placed(flights: Sequence[Flight]) -> None:
+    if len(flights) == 1:
+        await flights[0].placed()
+        return
     try:
         async with asyncio.TaskGroup() as group:
             for flight in flights:

@@ -12,12 +12,12 @@ Written straight to ASGI: between a flight's update and the socket stand one JSO
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from typing import TypeAlias
 
 import orjson
@@ -106,8 +106,8 @@ class HttpApp:
             "/health": ("GET", self._health),
             "/metrics": ("GET", self._metrics),
             "/v1/models": ("GET", self._models),
-            "/v1/chat/completions": ("POST", self._chat),
-            "/v1/completions": ("POST", self._completion),
+            "/v1/chat/completions": ("POST", partial(self._generate, self._converter.chat)),
+            "/v1/completions": ("POST", partial(self._generate, self._converter.completion)),
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -192,13 +192,7 @@ class HttpApp:
         replicas = self.router.max_sequence_tokens
         return self.context_length if replicas is None else min(replicas, self.context_length)
 
-    async def _chat(self, exchange: Exchange) -> None:
-        await self._generate(exchange, self._converter.chat)
-
-    async def _completion(self, exchange: Exchange) -> None:
-        await self._generate(exchange, self._converter.completion)
-
-    async def _generate(self, exchange: Exchange, convert: Convert) -> None:
+    async def _generate(self, convert: Convert, exchange: Exchange) -> None:
         caller = Caller(
             exchange.request_id,
             self._tenant(exchange),
@@ -224,7 +218,10 @@ class HttpApp:
             async with take_off(self.router, generation) as flights:
                 if generation.stream:
                     await exchange.start_stream(headers)
-                    rest = await _stream(exchange, generation, head, flights, transcript)
+                    # A task of its own, so that news wake nothing but the loop that reads them.
+                    rest = await asyncio.create_task(
+                        _stream(exchange, generation, head, flights, transcript)
+                    )
                 else:
                     rest = await _collect(generation, head, flights, transcript)
         if generation.stream:
@@ -261,7 +258,7 @@ async def _stream(
     """Send everything but the last events, which are returned."""
     encoder = ChunkEncoder(head, generation.num_choices, include_usage=generation.include_usage)
     opening = encoder.opening()
-    async with contextlib.aclosing(flights.turns()) as turns:
+    async with flights.turns() as turns:
         async for turn in turns:
             if events := _encode(await transcript.pieces(turn), encoder, transcript.writer):
                 await exchange.write(opening + events)
@@ -286,7 +283,7 @@ async def _collect(
 ) -> bytes:
     """The whole response's body."""
     choices = [Choice() for _ in range(generation.num_choices)]
-    async with contextlib.aclosing(flights.turns()) as turns:
+    async with flights.turns() as turns:
         async for turn in turns:
             for piece in await transcript.pieces(turn):
                 choice = choices[piece.choice]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from typing import Any
 
 import uvicorn
@@ -28,10 +28,29 @@ SETTLE_S = 0.25
 LINGER_S = 2.0
 """How long idle connections may still send a request, whose answer then tells them to close."""
 TICK_S = 0.01
+DATE_S = 1.0
+"""The resolution of the Date header."""
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: signals belong to the process that hosts us."""
+    """uvicorn without its signal handlers: signals belong to the process that hosts us.
+
+    And with one look a second instead of ten at what it looks after, which is the Date header.
+    """
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._exit = asyncio.Event()
+
+    def exit(self) -> None:
+        """End when all responses have."""
+        self.should_exit = True
+        self._exit.set()
+
+    async def main_loop(self) -> None:
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._exit.wait(), DATE_S)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -58,6 +77,7 @@ class HttpServer:
                 ws="none",
                 timeout_keep_alive=KEEP_ALIVE_S,
                 server_header=False,
+                proxy_headers=False,
             )
         )
         self._socket = listen(host, port)
@@ -105,21 +125,21 @@ class HttpServer:
         if self._task is None:
             return
         await self.leave()
-        self._server.should_exit = True
+        self._server.exit()
         done, _ = await asyncio.wait([self._task], timeout=grace_s)
         if not done:
             self._server.force_exit = True
             await asyncio.wait([self._task], timeout=grace_s)
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def _serve(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """The application, whose responses end their connections once we leave."""
 
-        async def send_on(message: MutableMapping[str, Any]) -> None:
+        def send_on(message: MutableMapping[str, Any]) -> Awaitable[None]:
             if self._leaving and message["type"] == "http.response.start":
                 message["headers"] = [*message["headers"], (b"connection", b"close")]
-            await send(message)
+            return send(message)
 
-        await self._app(scope, receive, send_on)
+        return self._app(scope, receive, send_on)
 
 
 async def _wait_while(condition: Callable[[], bool], timeout_s: float) -> None:

@@ -13,17 +13,14 @@ from pathlib import Path
 from chairlift.cluster.config import ServiceConfig
 from chairlift.cluster.errors import ConfigError, StartupError
 from chairlift.cluster.machine import read_memory
-from chairlift.cluster.model_files import read_spec, resolve_model, weight_bytes
+from chairlift.cluster.model_files import read_spec, resolve_model
 from chairlift.cluster.model_spec import ModelSpec
+from chairlift.deployments.memory_needs import memory_needed
 from chairlift.deployments.reload import check_reload
+from chairlift.workers.weight_sizes import PackedSize, packed_size
 
 __all__ = ["Checked", "check_memory", "check_port", "preflight", "preflight_reload"]
 
-FLOAT32_BYTES = 4
-PROCESS_BYTES = 350 * 1024**2
-"""torch and Python of one worker, measured resident size without weights."""
-CLUSTER_BYTES = 900 * 1024**2
-"""Ray's own processes and one router, measured resident size."""
 GIB = 1024**3
 
 
@@ -33,6 +30,7 @@ class Checked:
 
     config: ServiceConfig
     spec: ModelSpec
+    weights: PackedSize
 
 
 def preflight(config: ServiceConfig) -> Checked:
@@ -44,16 +42,20 @@ def preflight(config: ServiceConfig) -> Checked:
     check_port(config.http.host, config.http.port)
     config = _with_resolved_model(config)
     spec = read_spec(Path(config.model.path))
-    check_memory(config, spec, read_memory().available)
-    return Checked(config, spec)
+    weights = packed_size(config.engine, spec)
+    check_memory(config, spec, memory_needed(config, spec, weights), read_memory().available)
+    return Checked(config, spec, weights)
 
 
 def preflight_reload(config: ServiceConfig, running: Checked) -> Checked:
     """Check what is to replace a configuration that runs; as ``preflight``."""
     config = _with_resolved_model(config)
     check_reload(running.config, config)
-    check_memory(config, running.spec, read_memory().available, running.config.workers.replicas)
-    return Checked(config, running.spec)
+    spec, replicas = running.spec, running.config.workers.replicas
+    weights = packed_size(config.engine, spec)
+    needed = memory_needed(config, spec, weights, replicas)
+    check_memory(config, spec, needed, read_memory().available, replicas)
+    return Checked(config, spec, weights)
 
 
 def _with_resolved_model(config: ServiceConfig) -> ServiceConfig:
@@ -80,21 +82,14 @@ def check_port(host: str, port: int) -> None:
             ) from None
 
 
-def check_memory(config: ServiceConfig, spec: ModelSpec, available: int, running: int = 0) -> None:
-    """Raises StartupError when weights, cache and processes cannot fit into ``available`` bytes.
+def check_memory(
+    config: ServiceConfig, spec: ModelSpec, needed: int, available: int, running: int = 0
+) -> None:
+    """Raises StartupError when more bytes are needed than are available.
 
-    ``running``: replicas that run already, and with them all but the other replicas.
+    ``running``: replicas that run already.
     """
-    cache = config.engine.kv_memory
-    least_cache = (
-        spec.kv_bytes_per_token(FLOAT32_BYTES) * config.engine.block_size
-        if cache == "auto"
-        else cache
-    )
-    simulated = config.engine.simulated_step_ms is not None
-    replica = PROCESS_BYTES + (0 if simulated else weight_bytes(spec) + least_cache)
     more = config.workers.replicas - running
-    needed = (0 if running else CLUSTER_BYTES) + more * replica
     if more > 0 and needed > available:
         raise StartupError(
             f"too little memory: {more} {'more ' if running else ''}replica(s) of {spec.name} need "

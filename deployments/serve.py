@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import itertools
 import json
 import re
 import signal
@@ -25,7 +26,6 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 from chairlift.cluster.config import ServiceConfig, load_config
 from chairlift.cluster.errors import StartupError
-from chairlift.cluster.model_spec import ModelSpec
 from chairlift.cluster.protocol import Batching
 from chairlift.deployments.local_cluster import LocalCluster, replica_progress
 from chairlift.deployments.preflight import Checked, preflight, preflight_reload
@@ -52,6 +52,7 @@ FLAG_PATHS = {
 """Each flag is a path in the configuration tree."""
 
 POLL_S = 0.25
+START_POLL_S = 0.1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,7 +88,8 @@ def run(arguments: argparse.Namespace) -> int:
             except StartupError as error:
                 raise StartupError(f"{error} (logs: {cluster.folder})") from None
         if not signals.stopped:
-            _print_ready(console, checked.config, checked.spec)
+            _print_ready(console, checked)
+            console.print(progress.report(), markup=False, highlight=False, soft_wrap=True)
         while not signals.wait(POLL_S):
             if signals.take_reload():
                 checked = _reload(console, load, checked, signals)
@@ -133,7 +135,7 @@ def _deploy(config: ServiceConfig, report: Callable[[str, float], None], signals
         wait_for_applications_running=False,
     )
     deadline = time.monotonic() + config.workers.start_timeout_s
-    while not signals.wait(POLL_S):
+    while not signals.wait(START_POLL_S):
         status = serve.status().applications[APPLICATION]
         if status.status == "DEPLOY_FAILED":
             raise StartupError(_failure(status))
@@ -177,8 +179,8 @@ def _url(config: ServiceConfig) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{config.http.port}"
 
 
-def _print_ready(console: Console, config: ServiceConfig, spec: ModelSpec) -> None:
-    url, model = _url(config), config.model.name or spec.name
+def _print_ready(console: Console, checked: Checked) -> None:
+    url, model = _url(checked.config), checked.config.model.name or checked.spec.name
     body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hello!"}]})
     python = (
         f"import openai; print(openai.OpenAI(base_url='{url}/v1', api_key='-')"
@@ -192,7 +194,7 @@ def _print_ready(console: Console, config: ServiceConfig, spec: ModelSpec) -> No
         f"chairlift chat --url {url}",
     ):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
-    console.print("\nCtrl-C stops it.\n")
+    console.print(f"\nLinear layers are computed in {checked.weights.math}. Ctrl-C stops it.\n")
 
 
 class _Signals:
@@ -239,6 +241,7 @@ class _Progress:
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        self._began: dict[str, float] = {}
         self._stage = ""
         self._bar = Progress(
             SpinnerColumn(),
@@ -256,11 +259,21 @@ class _Progress:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._began["ready"] = time.monotonic()
         self._bar.stop()
 
     def __call__(self, stage: str, fraction: float) -> None:
         """Show that ``fraction`` of ``stage`` is done."""
         if stage != self._stage and not self._console.is_terminal:
             self._console.print(f"{stage} …")
+        self._began.setdefault(stage, time.monotonic())
         self._stage = stage
         self._bar.update(self._task, description=stage, completed=fraction)
+
+    def report(self) -> str:
+        """How long each stage took, once all are over."""
+        begins = list(self._began.items())
+        seconds = [
+            f"{stage} {end - begin:.1f}" for (stage, begin), (_, end) in itertools.pairwise(begins)
+        ]
+        return f"Ready after {begins[-1][1] - begins[0][1]:.1f} s: {', '.join(seconds)}."

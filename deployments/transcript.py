@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from chairlift.cluster.protocol import TokenLogprobs
 from chairlift.deployments.fan_in import Turn
@@ -30,9 +30,8 @@ TOKENS_AT_ONCE = 64
 """Tokens whose log probabilities are written before others get their turn."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """What comes next of one choice.
+class Piece(NamedTuple):
+    """What comes next of one choice; a tuple, for one is made per token.
 
     Attributes:
         logprobs: of the tokens of ``text``; with the last piece, also of tokens behind the text.
@@ -55,6 +54,7 @@ class Transcript:
     def __init__(self, generation: Generation, forms: TokenForms) -> None:
         self._generation = generation
         self._echoes = set(range(generation.num_choices)) if generation.echo else set()
+        self._is_plain = not (generation.echo or generation.with_logprobs)
         self._prompts: dict[int, tuple[Columns, ...]] = {}
         self.writer: LogprobsWriter | None = None
         if generation.with_logprobs:
@@ -63,8 +63,11 @@ class Transcript:
 
     async def pieces(self, turn: Turn) -> list[Piece]:
         """What the news of one turn add, in their order."""
+        if self._is_plain:
+            return [Piece(update.choice, update.text, (), update.finish) for update in turn]
         pieces = []
-        for choice, update in turn:
+        for update in turn:
+            choice = update.choice
             if choice in self._echoes:
                 self._echoes.discard(choice)
                 pieces.append(await self._echo(choice, update.prompt_logprobs))

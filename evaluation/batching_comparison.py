@@ -22,7 +22,7 @@ from chairlift.cluster.protocol import Batching
 from chairlift.evaluation.arrivals import arrival_times, parse_arrivals
 from chairlift.evaluation.batching_ceiling import continuous_steps, static_steps
 from chairlift.evaluation.engine_run import EngineRun, EngineSizes, Work, run_engine
-from chairlift.evaluation.lengths import parse_lengths
+from chairlift.evaluation.lengths import parse_lengths, prompt_ids
 from chairlift.workers.sequence import Runner
 
 __all__ = ["BASELINES", "Comparison", "Round", "StudyPlan", "compare", "draw_work", "run_round"]
@@ -93,9 +93,7 @@ def draw_work(plan: StudyPlan, vocab_size: int) -> list[tuple[Work, ...]]:
         ValueError: the lengths cannot be read.
     """
     lengths = parse_lengths(plan.prompt_lengths, plan.output_lengths)
-    # The lowest ids are often control tokens.
-    ids = range(min(1000, vocab_size // 4), vocab_size)
-    rounds = []
+    ids, rounds = prompt_ids(vocab_size), []
     for i in range(plan.rounds):
         rng = random.Random(f"{plan.seed} {i}")
         times = (

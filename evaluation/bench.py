@@ -12,7 +12,6 @@ import contextlib
 import math
 import random
 import sys
-import time
 from collections.abc import Iterator
 from itertools import islice, repeat, takewhile
 from pathlib import Path
@@ -27,7 +26,7 @@ from chairlift.evaluation.bench_report import RunProgress, print_summary, write_
 from chairlift.evaluation.completions import CompletionClient, Target, request_body
 from chairlift.evaluation.flags import count, positive
 from chairlift.evaluation.lengths import fitted_names, parse_lengths
-from chairlift.evaluation.load import Ask, Sink, closed_loop, open_loop
+from chairlift.evaluation.load import Ask, Sink, closed_loop, open_loop, started_clock
 from chairlift.evaluation.openai_stream import ServerFault, api_base, first_model, unusable
 from chairlift.evaluation.records import RequestRecord, summarise
 from chairlift.evaluation.traces import Arrival, read_trace, scale_trace
@@ -233,11 +232,7 @@ async def _drive(
     async with aiohttp.ClientSession(
         connector=connector, timeout=timeout, headers=client_headers()
     ) as session:
-        start = time.monotonic()
-
-        def clock() -> float:
-            return time.monotonic() - start
-
+        clock = started_clock()
         client = CompletionClient(session, target, clock=clock, timeout_s=arguments.timeout)
         asks = _asks(target, arrivals, arguments.seed)
         if arguments.concurrency is None:

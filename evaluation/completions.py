@@ -16,14 +16,15 @@ from typing import Any
 import aiohttp
 import orjson
 
-from chairlift.evaluation.lengths import Lengths
+from chairlift.evaluation.lengths import Lengths, prompt_ids
 from chairlift.evaluation.load import Ask
 from chairlift.evaluation.openai_stream import ServerFault, one_line, read_error, stream_events
 from chairlift.evaluation.records import RequestRecord
 
-__all__ = ["CompletionClient", "Target", "request_body"]
+__all__ = ["WORDS", "CompletionClient", "Target", "request_body"]
 
-_WORDS = ("snow", "lift", "rope", "hill", "seat", "wind", "pine", "rock", "lake", "path")
+WORDS = ("snow", "lift", "rope", "hill", "seat", "wind", "pine", "rock", "lake", "path")
+"""One token each in the usual vocabularies, with a space before it or without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +61,10 @@ def request_body(target: Target, lengths: Lengths, rng: random.Random) -> bytes:
     if target.ignore_eos:
         fields["ignore_eos"] = True
     if target.chat:
-        words = " ".join(rng.choices(_WORDS, k=lengths.prompt))
+        words = " ".join(rng.choices(WORDS, k=lengths.prompt))
         fields["messages"] = [{"role": "user", "content": words}]
     else:
-        # The lowest ids are often control tokens.
-        ids = range(min(1000, target.vocab_size // 4), target.vocab_size)
-        fields["prompt"] = rng.choices(ids, k=lengths.prompt)
+        fields["prompt"] = rng.choices(prompt_ids(target.vocab_size), k=lengths.prompt)
     return orjson.dumps(fields)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -21,12 +20,12 @@ from chairlift.evaluation.arrivals import arrival_times, parse_arrivals
 from chairlift.evaluation.completions import CompletionClient, Target, request_body
 from chairlift.evaluation.drill_client import load_session
 from chairlift.evaluation.lengths import parse_lengths
-from chairlift.evaluation.load import Ask, Clock, Send, closed_loop, open_loop
+from chairlift.evaluation.load import Ask, Clock, Send, closed_loop, open_loop, started_clock
 from chairlift.evaluation.openai_stream import first_model
 from chairlift.evaluation.percentiles import percentiles
 from chairlift.evaluation.records import RequestRecord
 
-__all__ = ["Load", "LoadSource", "load_source", "p99", "p99_lag", "started_clock"]
+__all__ = ["Load", "LoadSource", "load_source", "p99", "p99_lag"]
 
 MAX_IN_FLIGHT = 10_000
 
@@ -143,12 +142,6 @@ async def load_source(
         base = f"{url}/v1"
         target = Target(base=base, model=await first_model(session, base))
         yield LoadSource(session, target, load, timeout_s)
-
-
-def started_clock() -> Clock:
-    """Seconds from now."""
-    start = time.monotonic()
-    return lambda: time.monotonic() - start
 
 
 def p99(values: Iterable[float]) -> float | None:

@@ -59,7 +59,8 @@ class EngineRun:
         seconds: from the first arrival to the last token.
         steps: forward passes.
         occupied: seats that took part in a step, summed over the steps.
-        first_token, latency: from arrival to the first and the last token, in order of the work.
+        first_token, latency: from arrival to the first and the last token, in order of the work;
+            with a limit of ``in_flight``, from when a request's turn came.
         digests: of each request's tokens, to tell whether two runs gave the same ones.
     """
 
@@ -84,8 +85,18 @@ def run_engine(
     runner: Runner,
     sizes: EngineSizes,
     clock: Callable[[], float] = time.perf_counter,
+    *,
+    in_flight: int | None = None,
 ) -> EngineRun:
     """Run all the work to its end in one mode.
+
+    Args:
+        work: what there is to do.
+        batching: the mode.
+        runner: the model.
+        sizes: the engine's.
+        clock: in seconds.
+        in_flight: how many requests are under way at most, whenever they arrive; None for all.
 
     Raises:
         RuntimeError: the engine refused a request, or one ended before its last token.
@@ -100,14 +111,19 @@ def run_engine(
     engine = Engine(scheduler, counted, intake, progress.take, clock)
     start = clock()
     due = sorted(range(len(work)), key=lambda i: work[i].at_s)
-    next_due = 0
+    arrived = [start + one.at_s for one in work]
+    sent, limit = 0, in_flight or len(work)
     while progress.unfinished:
-        while next_due < len(due) and work[due[next_due]].at_s <= clock() - start:
-            handle = due[next_due]
+        while sent < min(len(work), len(work) - progress.unfinished + limit):
+            handle, now = due[sent], clock()
+            if arrived[handle] > now:
+                break
+            if in_flight is not None:
+                arrived[handle] = now
             _check(intake.submit(_ORIGIN, _submission(handle, work[handle])))
-            next_due += 1
+            sent += 1
         if not engine.step():
-            time.sleep(max(0.0, work[due[next_due]].at_s - (clock() - start)))
+            time.sleep(max(0.0, arrived[due[sent]] - clock()))
     for one, tokens in zip(work, progress.tokens, strict=True):
         if len(tokens) != one.output:
             raise RuntimeError(f"{one.output} tokens were due, {len(tokens)} came")
@@ -118,8 +134,8 @@ def run_engine(
         occupied=counted.occupied,
         preemptions=engine.load.preemptions,
         output_tokens=sum(one.output for one in work),
-        first_token=_since_arrival(progress.first, work, start),
-        latency=_since_arrival(progress.last, work, start),
+        first_token=_differences(progress.first, arrived),
+        latency=_differences(progress.last, arrived),
         digests=tuple(_digest(tokens) for tokens in progress.tokens),
     )
 
@@ -165,8 +181,8 @@ class _Progress:
                 self.unfinished -= 1
 
 
-def _since_arrival(times: Sequence[float], work: Sequence[Work], start: float) -> tuple[float, ...]:
-    return tuple(at - start - one.at_s for at, one in zip(times, work, strict=True))
+def _differences(times: Sequence[float], arrived: Sequence[float]) -> tuple[float, ...]:
+    return tuple(at - start for at, start in zip(times, arrived, strict=True))
 
 
 def _digest(tokens: Sequence[int]) -> str:

@@ -29,7 +29,7 @@ from chairlift.evaluation.flags import count
 from chairlift.workers.kernel_choice import MathChoice, choose_encodings, choose_kernels
 from chairlift.workers.weights import load_weights
 
-__all__ = ["Figure", "main", "measure"]
+__all__ = ["Figure", "main", "measure", "ours"]
 
 _ROWS = (1, 8, 16, 32, 64, 256)
 _STACKS: Mapping[str, tuple[str, ...]] = {

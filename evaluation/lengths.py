@@ -33,6 +33,7 @@ __all__ = [
     "interpolate",
     "load_table",
     "parse_lengths",
+    "prompt_ids",
 ]
 
 _TABLE_PREFIX = "lengths_"
@@ -97,6 +98,11 @@ def parse_lengths(prompt: str, output: str) -> LengthSource:
         prompt=_parse("prompt lengths", prompt, of_output=False),
         output=_parse("output lengths", output, of_output=True),
     )
+
+
+def prompt_ids(vocab_size: int) -> range:
+    """The token ids that random prompts are made of: the lowest are often control tokens."""
+    return range(min(1000, vocab_size // 4), vocab_size)
 
 
 def fitted_names() -> list[str]:

@@ -9,13 +9,14 @@ no answer to what a given rate of arrivals would see.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from chairlift.evaluation.records import RequestRecord
 
-__all__ = ["Ask", "Clock", "Send", "Sink", "closed_loop", "open_loop"]
+__all__ = ["Ask", "Clock", "Send", "Sink", "closed_loop", "open_loop", "started_clock"]
 
 Clock: TypeAlias = Callable[[], float]
 """Seconds since the start of the run, monotonic."""
@@ -36,6 +37,12 @@ Send: TypeAlias = Callable[[Ask, float], Awaitable[RequestRecord]]
 
 Sink: TypeAlias = Callable[[RequestRecord], None]
 """Takes in each record when its request has ended."""
+
+
+def started_clock() -> Clock:
+    """Seconds from now."""
+    start = time.monotonic()
+    return lambda: time.monotonic() - start
 
 
 async def open_loop(

@@ -20,6 +20,7 @@ class Percentiles:
     ``count`` is the number of values, or the sum of the weights.
     """
 
+    mean: float
     p50: float
     p95: float
     p99: float
@@ -38,6 +39,7 @@ def weighted_percentiles(pairs: Iterable[tuple[float, float]]) -> Percentiles | 
     if not ordered:
         return None
     return Percentiles(
+        mean=sum(value * weight for value, weight in ordered) / total,
         p50=_quantile(ordered, 0.50 * total),
         p95=_quantile(ordered, 0.95 * total),
         p99=_quantile(ordered, 0.99 * total),

@@ -18,14 +18,15 @@ not.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from chairlift.evaluation.percentiles import Percentiles, percentiles, weighted_percentiles
 
-__all__ = ["RequestRecord", "Summary", "summarise"]
+__all__ = ["RequestRecord", "Summary", "steady_tokens_per_s", "summarise"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,29 @@ def summarise(records: Sequence[RequestRecord]) -> Summary:
         asked_ratio=output / asked if asked else None,
         right_length=sum(_right_length(r) for r in done) / len(done) if done else None,
     )
+
+
+def steady_tokens_per_s(records: Iterable[RequestRecord], in_flight: int) -> float | None:
+    """Output tokens per second while ``in_flight`` requests at once are past their first token.
+
+    None when that was never so. A request counts from its first to its last chunk, and its tokens
+    are spread evenly over its chunks, as everywhere here.
+    """
+    decoding = [r for r in records if r.failure is None and len(r.chunks) > 1]
+    # At equal times the begins come first, and each period ends where anyone leaves.
+    turns = sorted([(r.chunks[0], -1) for r in decoding] + [(r.chunks[-1], 1) for r in decoding])
+    begun = accumulate(-turn for _, turn in turns)
+    full = [
+        (start, end)
+        for ((start, _), (end, _)), number in zip(pairwise(turns), begun, strict=False)
+        if number == in_flight
+    ]
+    seconds = sum(end - start for start, end in full)
+    chunks = sorted((at, r.tokens / len(r.chunks)) for r in decoding for at in r.chunks[1:])
+    times = [at for at, _ in chunks]
+    sums = list(accumulate((tokens for _, tokens in chunks), initial=0.0))
+    tokens = sum(sums[bisect_right(times, e)] - sums[bisect_right(times, s)] for s, e in full)
+    return tokens / seconds if seconds else None
 
 
 def _prompt_tokens(record: RequestRecord) -> int:

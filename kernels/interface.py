@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from chairlift.kernels.quantised import Matrix
+from chairlift.kernels.sampler import Sampler
 
 __all__ = [
     "Attention",
@@ -153,10 +155,14 @@ class Kernels(Protocol):
             its sequence is cut into steps, wherever its blocks lie, and on any number of threads.
         encodings: GGUF's names of those in which ``pack`` takes a matrix as it is. Products with
             such a matrix are computed in integers; see ``kernels.reference.quantised_linear``.
+        cache_types: of numbers that K and V can be kept as; float32 is one of them.
+        sampler: what makes tokens of logits.
     """
 
     exact: bool
     encodings: frozenset[str]
+    cache_types: frozenset[torch.dtype]
+    sampler: Sampler
 
     def pack(self, *matrices: Matrix, bias: Tensor | None = None) -> Packed:
         """Prepare matrices of the same inputs, one under the other, once."""
@@ -182,8 +188,10 @@ class Kernels(Protocol):
         """``silu(gate) × up``: gate_up (rows, gate then up), out (rows, gate)."""
         ...
 
-    def new_cache(self, heads: Heads, num_blocks: int, block_size: int) -> KVCache:
-        """Zeros; memory is taken as blocks are first written."""
+    def new_cache(
+        self, heads: Heads, num_blocks: int, block_size: int, dtype: torch.dtype
+    ) -> KVCache:
+        """Zeros of one of ``cache_types``; memory is taken as blocks are first written."""
         ...
 
     def attention(self, heads: Heads, rows: AttentionRows) -> Attention:

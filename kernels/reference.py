@@ -113,7 +113,9 @@ def quantised_linear(
 
     A weight is ``scale × code + minimum``. Inputs are rounded too: in each group of 32 the largest
     magnitude becomes 127. A group with a largest magnitude below 1e-30 counts as zeros; one that
-    holds what is not finite makes its row not a number.
+    holds what is not finite makes its row not a number. Where the largest magnitude is twice the
+    mean of those of the row or more, what the rounding left over is rounded once more, in 254
+    steps, and multiplied for itself.
 
     Args:
         x: (rows, inputs) float32; inputs are a multiple of 32.
@@ -124,22 +126,43 @@ def quantised_linear(
     groups, parts = x.shape[1] // 32, 32 * scales.shape[1] // x.shape[1]
     size = 32 // parts
     out = torch.zeros(x.shape[0], codes.shape[0])
+    by_group = x.view(-1, groups, 32)
+    largest = by_group.abs().amax(2)
+    finite = by_group.isfinite().all(2)
+    total = torch.zeros(len(x))
     for group in range(groups):
-        inputs = x[:, 32 * group : 32 * group + 32]
-        largest = inputs.abs().amax(1)
-        counts = inputs.isfinite().all(1) & (largest >= 1e-30)
-        whole = torch.where(counts[:, None], (inputs * (127.0 / largest)[:, None]).round(), 0.0)
-        scale = torch.where(counts, largest / 127.0, 0.0)
-        scale[~inputs.isfinite().all(1)] = torch.nan
+        total = total + largest[:, group]
+    limit = (2.0 * (total / groups)).clamp(min=1e-30)
+    rounded, scale, rests = [], [], []
+    for group in range(groups):
+        most = largest[:, group]
+        counts = finite[:, group] & (most >= 1e-30)
+        # Not 127.0 / most: torch multiplies with the reciprocal, which rounds twice.
+        factor = torch.full_like(most, 127.0) / most
+        steps = torch.where(counts[:, None], by_group[:, group] * factor[:, None], 0.0)
+        wide = counts & (most >= limit)
+        rest = torch.where(wide[:, None], ((steps - steps.round()) * 254.0).round(), 0.0)
+        rounded.append(steps.round())
+        scale.append(torch.where(counts, most / 127.0, 0.0))
+        scale[-1][~finite[:, group]] = torch.nan
+        rests.append((wide, rest))
+
+    def add(whole: Tensor, step: Tensor, group: int, to: Tensor) -> Tensor:
         for part in range(parts):
             at = 32 * group + size * part
             those = whole[:, at % 32 : at % 32 + size].double()
             products = those @ codes[:, at : at + size].T.double()
-            factor = scale[:, None] * scales[:, parts * group + part]
-            out = _fused(products.float(), factor, out)
+            to = _fused(products.float(), step[:, None] * scales[:, parts * group + part], to)
+        return to
+
+    for group in range(groups):
+        out = add(rounded[group], scale[group], group, out)
         if minima is not None:
-            total = scale * whole.sum(1)
-            out = _fused(total[:, None], minima[:, group], out)
+            inputs = scale[group] * rounded[group].sum(1)
+            inputs = inputs + scale[group] / 254.0 * rests[group][1].sum(1)
+            out = _fused(inputs[:, None], minima[:, group], out)
+    for group, (wide, rest) in enumerate(rests):
+        out = torch.where(wide[:, None], add(rest, scale[group] / 254.0, group, out), out)
     return out
 
 

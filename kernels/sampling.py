@@ -1,19 +1,21 @@
 """From logits to tokens: greedy, temperature, min-p, top-k, top-p.
 
-Owns the rules below. Draws no random numbers itself: a row's uniform number comes from
-``kernels.philox``. A row's token is a function of that row's numbers alone: rows are computed one
-by one, on one thread, and the order of every sum depends on its length only.
+Owns the rules below, and what they come to in numpy; ``kernels/cpu/sampling.cpp`` has them once
+more. Draws no random numbers itself: a row's uniform number comes from ``kernels.philox``. A row's
+token is a function of that row's numbers alone: rows are computed one by one, each by one thread,
+and nothing but the row decides in which order sums are taken.
 
 1. A logit that is not a number counts as the least, infinities as the largest and least finite
    float32, in rows whose largest logit is not finite: every row has a result.
 2. Temperature below 1e-5 is greedy: the first token of the largest logit. Nothing else applies.
-3. Otherwise logits are divided by the temperature. Then tokens drop out in vLLM's order:
-   ``min_p``, those less than ``min_p`` times as likely as the likeliest; ``top_k``, all but the
-   ``k`` likeliest; ``top_p``, those before which the likelier ones of the rest already hold
-   ``top_p`` of its mass. Of equally likely tokens the first is ranked likelier, so exactly ``k``
-   remain; at least one always remains.
-4. The token is the first at which the running sum of probabilities, in order of token ids,
-   exceeds the uniform number (inverse transform sampling).
+3. Otherwise a token has a weight, its probability relative to that of the likeliest: e to the
+   power of its logit less the largest, times 1 / temperature; each step is rounded to float32.
+   Tokens are ranked by their logits; of equal ones the first is ranked likelier. They drop out in
+   vLLM's order: ``min_p``, those of less weight; ``top_k``, all but the ``k`` likeliest;
+   ``top_p``, those before which the likelier ones of the rest already hold ``top_p`` of its mass.
+   At least one always remains.
+4. The token is the first at which the running sum of the remaining weights, in order of token
+   ids, exceeds the uniform number's share of their total (inverse transform sampling).
 """
 
 from __future__ import annotations
@@ -57,16 +59,18 @@ def sample(
     """
     tokens: Ints = logits.argmax(axis=1)
     largest = np.take_along_axis(logits, tokens[:, None], axis=1)[:, 0]
-    for row in np.flatnonzero(~np.isfinite(largest)):
-        tokens[row] = clean(logits[row]).argmax()
+    for index in np.flatnonzero(~np.isfinite(largest)):
+        tokens[index] = clean(logits[index]).argmax()
     truncated = (top_k > 0) | (top_p < 1.0) | (min_p > 0.0)
-    for row in np.flatnonzero(temperature >= _GREEDY_BELOW):
-        weights = _weights(clean(logits[row]), tokens[row], temperature[row])
-        if truncated[row]:
-            kept = _truncate(weights, int(top_k[row]), float(top_p[row]), min_p[row])
-            tokens[row] = kept[_draw(weights[kept], uniform[row])]
+    for index in np.flatnonzero(temperature >= _GREEDY_BELOW):
+        row = clean(logits[index])
+        weights = _weights(row, tokens[index], temperature[index])
+        if truncated[index]:
+            rules = int(top_k[index]), float(top_p[index]), min_p[index]
+            kept = _truncate(row, weights, *rules)
+            tokens[index] = kept[_draw(weights[kept], uniform[index])]
         else:
-            tokens[row] = _draw(weights, uniform[row])
+            tokens[index] = _draw(weights, uniform[index])
     return tokens
 
 
@@ -79,11 +83,7 @@ def likeliest(values: Weights, count: int) -> Ints:
     """
     if count >= len(values):
         return np.arange(len(values))
-    return _largest(values, np.partition(values, -count)[-count], count)
-
-
-def _largest(values: Weights, least: np.float32, count: int) -> Ints:
-    """As ``likeliest``, when it is known that the ``count``-th largest value is ``least``."""
+    least = np.partition(values, -count)[-count]
     above = np.flatnonzero(values > least)
     ties = np.flatnonzero(values == least)[: count - len(above)]
     return np.sort(np.concatenate([above, ties]))
@@ -93,23 +93,23 @@ def _weights(row: Weights, best: np.int64, temperature: np.float32) -> Weights:
     """Probabilities relative to that of ``best``, the likeliest token."""
     with np.errstate(over="ignore"):  # a difference of the two ends of float32
         weights: Weights = row - row[best]
-        weights /= temperature
+        weights *= np.float32(1) / temperature
     np.exp(weights, out=weights)
     return weights
 
 
-def _truncate(weights: Weights, top_k: int, top_p: float, min_p: np.float32) -> Ints:
+def _truncate(row: Weights, weights: Weights, top_k: int, top_p: float, min_p: np.float32) -> Ints:
     """The tokens that min-p, top-k and top-p leave, ascending."""
     kept = np.flatnonzero(weights >= min_p) if min_p else np.arange(len(weights))
     if top_k:
-        kept = kept[likeliest(weights[kept], top_k)]
+        kept = kept[likeliest(row[kept], top_k)]
     if top_p < 1.0:
-        kept = kept[_nucleus(weights[kept], top_p)]
+        kept = kept[likeliest(row[kept], _nucleus(weights[kept], top_p))]
     return kept
 
 
-def _nucleus(weights: Weights, top_p: float) -> Ints:
-    """The likeliest tokens that hold ``top_p`` of the mass; as few as do.
+def _nucleus(weights: Weights, top_p: float) -> int:
+    """How many of the likeliest tokens hold ``top_p`` of the mass; as few as do.
 
     Few tokens hold nearly all of it as a rule, so only those are sorted, if they are enough.
     """
@@ -119,8 +119,7 @@ def _nucleus(weights: Weights, top_p: float) -> Ints:
     if mass[-1] < limit:
         falling = np.sort(weights)[::-1]
         mass = falling.cumsum(dtype=np.float64)
-    count = min(int(np.searchsorted(mass, limit)) + 1, len(falling))
-    return _largest(weights, falling[count - 1], count)
+    return min(int(np.searchsorted(mass, limit)) + 1, len(falling))
 
 
 def _draw(weights: Weights, uniform: float) -> int:

@@ -25,6 +25,7 @@ from chairlift.kernels.interface import (
 )
 from chairlift.kernels.plain_layers import PlainLayers
 from chairlift.kernels.quantised import Matrix, stack
+from chairlift.kernels.sampler import NumpySampler, Sampler
 from chairlift.kernels.torch_attention import AttentionPlan, paged_attention, plan_attention
 from chairlift.kernels.torch_cpu import apply_rope, kv_write, linear, rms_norm, silu_mul
 
@@ -36,6 +37,8 @@ class TorchKernels:
 
     exact = False
     encodings: frozenset[str] = frozenset()
+    cache_types = frozenset((torch.float32,))
+    sampler: Sampler = NumpySampler()
 
     def pack(self, *matrices: Matrix, bias: Tensor | None = None) -> Packed:
         (weight,) = stack(matrices)
@@ -59,7 +62,11 @@ class TorchKernels:
     def silu_mul(self, gate_up: Tensor, *, out: Tensor) -> None:
         out.copy_(silu_mul(gate_up))
 
-    def new_cache(self, heads: Heads, num_blocks: int, block_size: int) -> KVCache:
+    def new_cache(
+        self, heads: Heads, num_blocks: int, block_size: int, dtype: torch.dtype
+    ) -> KVCache:
+        if dtype not in self.cache_types:
+            raise TypeError(f"expected a cache of float32, found {dtype}")
         shape = (num_blocks, block_size, heads.num_kv_heads, heads.head_dim)
         # Zeros, not whatever the memory held: padding is read, and only then masked. Torch's
         # own would touch every page at once.

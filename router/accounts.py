@@ -54,9 +54,11 @@ class Accounts:
             ticket.paid -= cached
             self.counters.charge(ticket.tenant, input_tokens=-cached)
         if delta.tokens:
-            self._learn(ticket, at)
-            self.counters.charge(ticket.tenant, output_tokens=len(delta.tokens))
-            self.admission.generated(ticket.tenant, len(delta.tokens), at)
+            if ticket.prediction is not None:
+                self._learn(ticket, at)
+            tenant, number = ticket.tenant, len(delta.tokens)
+            self.counters.charge(tenant, output_tokens=number)
+            self.admission.generated(tenant, number, at)
 
     def _learn(self, ticket: Ticket, now: float) -> None:
         prediction, ticket.prediction = ticket.prediction, None

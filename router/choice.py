@@ -7,7 +7,7 @@ other choices.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from chairlift.cluster.protocol import Delta, FinishReason, Request, TokenLogprobs
 from chairlift.router.detokenizer import Detokenizer
@@ -22,9 +22,8 @@ Finish = Literal["stop", "length"]
 _FINISHES: dict[FinishReason, Finish] = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
-    """News of one choice.
+class Update(NamedTuple):
+    """News of one choice; a tuple, for one is made per token.
 
     Attributes:
         choice: its index, 0 … n - 1.
@@ -105,8 +104,9 @@ class Choice:
         "_gaps",
         "_measured_at",
         "_prompt_logprobs",
+        "_scored",
         "_text",
-        "_tokens",
+        "_unread",
         "_untold",
         "cached_tokens",
         "finish",
@@ -124,7 +124,8 @@ class Choice:
         self.num_tokens = 0
         self.cached_tokens = 0
         self._text = text
-        self._tokens: list[int] = []
+        self._scored = text if isinstance(text, ScoredText) else None
+        self._unread = 0  # where in the output
         self._end: FinishReason | None = None
         self._prompt_logprobs: tuple[TokenLogprobs, ...] = ()
         self._untold = 0
@@ -151,16 +152,15 @@ class Choice:
     def receive(self, delta: Delta, at: float) -> None:
         self.cached_tokens += delta.cached_tokens
         if delta.tokens:
-            self.output.extend(delta.tokens)
-            self._tokens.extend(delta.tokens)
+            self.output += delta.tokens
             self._arrived_at = at
             if self._measured_at is None:
                 self._measured_at = at
                 self._prompt_logprobs = delta.prompt_logprobs
             else:
                 self._gaps += len(delta.tokens)
-            if isinstance(self._text, ScoredText):
-                self._text.score(delta.logprobs)
+            if self._scored is not None:
+                self._scored.score(delta.logprobs)
         if delta.finish is not None:
             self._end = delta.finish
             self.place = None
@@ -170,34 +170,32 @@ class Choice:
         number, text = self._decode()
         self.num_tokens += number
         self._untold += number
-        self._measure(metrics)
+        if self._gaps and self._measured_at is not None:
+            # Tokens of one turn share the time since the turn before.
+            metrics.next_tokens(self._gaps, self._arrived_at - self._measured_at)
+            self._measured_at, self._gaps = self._arrived_at, 0
         if not text and self.finish is None:
             return None
         tokens: tuple[ScoredToken, ...] = ()
-        if isinstance(self._text, ScoredText):
-            tokens = self._text.take(last=self.finish is not None)
+        if self._scored is not None:
+            tokens = self._scored.take(last=self.finish is not None)
         update = Update(self.index, text, self._untold, self.finish, tokens, self._prompt_logprobs)
         self._untold, self._prompt_logprobs = 0, ()
         return update
 
     def _decode(self) -> tuple[int, str]:
         """How many tokens count, and their text; sets ``finish`` at the end of the choice."""
-        tokens, self._tokens = self._tokens, []
+        tokens = self.output[self._unread :]
+        self._unread += len(tokens)
         seen = self._text.num_tokens
         # The token that ends the sequence counts, but it is no text.
         text = self._text.feed(tokens[:-1] if self._end is FinishReason.STOP else tokens)
-        if self._end in _FINISHES and not self._text.stopped:
+        if self._end is not None and not self._text.stopped:
             text += self._text.finish()
             self.finish = _FINISHES[self._end]
-            if self._end is FinishReason.STOP and isinstance(self._text, ScoredText):
-                self._text.end(tokens[-1:])
+            if self._end is FinishReason.STOP and self._scored is not None:
+                self._scored.end(tokens[-1:])
         if self._text.stopped:
             self.finish = "stop"
             return self._text.num_tokens - seen, text
         return len(tokens), text
-
-    def _measure(self, metrics: RouterMetrics) -> None:
-        """Time between tokens: those of one turn share the time since the turn before."""
-        if self._gaps and self._measured_at is not None:
-            metrics.next_tokens(self._gaps, self._arrived_at - self._measured_at)
-            self._measured_at, self._gaps = self._arrived_at, 0

@@ -28,9 +28,22 @@ class Detokenizer:
 
     Attributes:
         num_tokens: tokens consumed, the one that completed the stop string being the last.
+        in_character: the text ends within a character, of which some bytes are still to come.
+        stopped: a stop string is complete; the text ends before it.
     """
 
-    __slots__ = ("_at_start", "_min_tokens", "_scanner", "_tokenizer", "_utf8", "num_tokens")
+    __slots__ = (
+        "_at_start",
+        "_min_tokens",
+        "_passes",
+        "_scanner",
+        "_tokenizer",
+        "_utf8",
+        "_whole_texts",
+        "in_character",
+        "num_tokens",
+        "stopped",
+    )
 
     def __init__(
         self,
@@ -42,27 +55,20 @@ class Detokenizer:
     ) -> None:
         """Start a text; ValueError if a stop string is empty."""
         self._tokenizer = tokenizer
+        self._whole_texts = tokenizer.whole_texts
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._at_start = tokenizer.strips_space and not continues
         self._min_tokens = min_tokens
         self._scanner = StopScanner(stop)
+        self._passes = not (self._at_start or stop)
         self.num_tokens = 0
-
-    @property
-    def stopped(self) -> bool:
-        """Whether a stop string is complete; the text ends before it."""
-        return self._scanner.stopped
+        self.in_character = False
+        self.stopped = False
 
     @property
     def num_withheld(self) -> int:
         """Whole characters that may be the beginning of a stop string, and so were not sent."""
         return self._scanner.num_withheld
-
-    @property
-    def in_character(self) -> bool:
-        """Whether the text ends within a character, of which some bytes are still to come."""
-        pending, _ = self._utf8.getstate()
-        return bool(pending)
 
     def feed(self, tokens: Sequence[int]) -> str:
         """The text that is safe to send now; tokens after a complete stop string are ignored."""
@@ -71,15 +77,23 @@ class Detokenizer:
             if self.stopped:
                 break
             self.num_tokens += 1
-            pieces.append(self._pass(self._utf8.decode(self._tokenizer.token_bytes(token))))
+            text = None if self.in_character else self._whole_texts[token]
+            if text is None:
+                text = self._utf8.decode(self._tokenizer.token_bytes(token))
+                self.in_character = bool(self._utf8.getstate()[0])
+            pieces.append(text if self._passes else self._scan(text))
         return "".join(pieces)
 
     def finish(self) -> str:
         """The withheld rest, as no more tokens come; half a character becomes U+FFFD."""
-        return self._pass(self._utf8.decode(b"", final=True)) + self._scanner.finish()
+        self.in_character = False
+        return self._scan(self._utf8.decode(b"", final=True)) + self._scanner.finish()
 
-    def _pass(self, text: str) -> str:
+    def _scan(self, text: str) -> str:
         if self._at_start and text:
             self._at_start = False
             text = text.removeprefix(" ")
-        return text if self.num_tokens <= self._min_tokens else self._scanner.feed(text)
+        if self.num_tokens > self._min_tokens:
+            text = self._scanner.feed(text)
+            self.stopped = self._scanner.stopped
+        return text

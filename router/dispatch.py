@@ -100,8 +100,9 @@ class Dispatch:
             listener = self._open.get(delta.handle)
             if listener is None:
                 continue  # it was cancelled while this was on its way
-            self.sent.remove(delta.handle)
-            self.unstarted.remove(delta.handle)
+            if delta.handle in self.unstarted.handles:
+                self.sent.remove(delta.handle)
+                self.unstarted.remove(delta.handle)
             if delta.finish is not None:
                 del self._open[delta.handle]
             listener.receive(delta, now)

@@ -33,6 +33,7 @@ from chairlift.router.choice import (
 from chairlift.router.metrics import Outcome, RequestEnd, RouterMetrics
 from chairlift.router.ticket import Ticket
 from chairlift.router.tokenizer import Tokenizer
+from chairlift.router.wake import Wake
 
 __all__ = ["Finish", "Flight", "FlightSupport", "Update"]
 
@@ -80,9 +81,12 @@ class Flight:
         self._started_at = support.clock()
         self.expires_at = self._started_at + deadline_s
         self._placed = False
+        sampling = ask.request.sampling
+        self._scored = sampling.logprobs is not None or sampling.prompt_logprobs is not None
+        self._metrics = support.metrics
         self._news: dict[int, Choice] = {}
         self._error: RequestError | None = None
-        self._wake = asyncio.Event()
+        self._wake = Wake()
         words = Words(support.tokenizer, ask.stop, ask.continues)
         self.choices = [
             Choice(index, start_text(ask.request, words)) for index in range(ask.request.n)
@@ -121,7 +125,7 @@ class Flight:
     def accept(self) -> None:
         """A replica has accepted it."""
         self._placed = True
-        self._wake.set()
+        self._wake.wake()
 
     async def placed(self) -> None:
         """Until a replica has accepted it; raises the RequestError that it was turned away with.
@@ -130,8 +134,7 @@ class Flight:
         """
         try:
             while not self._placed and self.outcome is None:
-                self._wake.clear()
-                await self._wake.wait()
+                await self._wake.sleep()
         except asyncio.CancelledError:
             self.cancel()
             raise
@@ -141,18 +144,19 @@ class Flight:
     def receive(self, index: int, delta: Delta, at: float) -> None:
         """News of one choice, which arrived at ``at``; its end only if it is a real one."""
         choice = self.choices[index]
-        if lacks_logprobs(self.request, delta, first=choice.is_new):
+        if self._scored and lacks_logprobs(self.request, delta, first=choice.is_new):
             self.fail(InternalError("the replica left out log probabilities"))
             return
         choice.receive(delta, at)
         self._news[index] = choice
-        self.cached_tokens = max(self.cached_tokens, choice.cached_tokens)
+        if delta.cached_tokens:
+            self.cached_tokens = max(self.cached_tokens, choice.cached_tokens)
         if delta.tokens:
-            self._support.metrics.generated_tokens += len(delta.tokens)
+            self._metrics.generated_tokens += len(delta.tokens)
             if self.first_token_at is None:
                 self.first_token_at = at
-                self._support.metrics.first_token(self.prompt_tokens, at - self._started_at)
-        self._wake.set()
+                self._metrics.first_token(self.prompt_tokens, at - self._started_at)
+        self._wake.wake()
 
     def fail(self, error: RequestError) -> None:
         """End it here and at the replicas; the reader gets what has come, then ``error``."""
@@ -190,21 +194,21 @@ class Flight:
                 raise self._error
             if self.outcome is not None:
                 raise StopAsyncIteration
-            self._wake.clear()
-            await self._wake.wait()
+            await self._wake.sleep()
 
     def _take(self) -> list[Update]:
         """Turn what arrived into text; ends the flight with the last choice's last update."""
         if not self._news:
             return []
-        updates = []
+        updates, ended = [], False
         for choice in self._news.values():
-            if (update := choice.take(self._support.metrics)) is not None:
+            if (update := choice.take(self._metrics)) is not None:
                 updates.append(update)
-                if choice.finish is not None:
+                if update.finish is not None:
                     choice.give_up()
+                    ended = True
         self._news.clear()
-        if self.outcome is None and all(choice.finish for choice in self.choices):
+        if ended and self.outcome is None and all(choice.finish for choice in self.choices):
             cut = any(choice.finish == "length" for choice in self.choices)
             self._end(Outcome.FINISHED, "length" if cut else "stop")
         return updates
@@ -215,7 +219,7 @@ class Flight:
         for choice in self.choices:
             choice.give_up()
         first = self.first_token_at
-        self._support.metrics.end(
+        self._metrics.end(
             RequestEnd(
                 tenant=self.request.tenant,
                 outcome=outcome,
@@ -226,4 +230,4 @@ class Flight:
             )
         )
         self._support.ended(self)
-        self._wake.set()
+        self._wake.wake()

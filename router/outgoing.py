@@ -6,13 +6,13 @@ no connection.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Iterable
 
 from chairlift.cluster import wire
 from chairlift.cluster.proto import worker_pb2 as pb
 from chairlift.cluster.protocol import Submission
+from chairlift.router.wake import Wake
 
 __all__ = ["Outgoing"]
 
@@ -27,15 +27,15 @@ class Outgoing:
     def __init__(self) -> None:
         self._submits: deque[pb.Submit] = deque()
         self._cancels: list[int] = []
-        self._wake = asyncio.Event()
+        self._wake = Wake()
 
     def submit(self, submission: Submission) -> None:
         self._submits.append(wire.submission_to_wire(submission))
-        self._wake.set()
+        self._wake.wake()
 
     def cancel(self, handles: Iterable[int]) -> None:
         self._cancels.extend(handles)
-        self._wake.set()
+        self._wake.wake()
 
     def clear(self) -> None:
         """The connection is gone, and with it whoever would have heard."""
@@ -45,8 +45,7 @@ class Outgoing:
     async def next(self) -> pb.ToWorker:
         """Waits until there is something to say, and takes it."""
         while not (self._submits or self._cancels):
-            self._wake.clear()
-            await self._wake.wait()
+            await self._wake.sleep()
         submits, tokens = [self._submits.popleft()] if self._submits else [], 0
         while self._submits:
             tokens += _size(submits[-1])

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from chairlift.cluster.errors import (
     DeadlineExceeded,
@@ -125,7 +125,7 @@ class Pump:
             waited = now - ticket.queued_at
             error = DeadlineExceeded(f"no replica had room for the request within {waited:.1f} s")
             ticket.flight.fail(error)
-        if any(stream.view().ready for stream in self._parts.streams.values()):
+        if any(stream.ready for stream in self._parts.streams.values()):
             self._alone_since = None
         elif self._alone_since is None:
             self._alone_since = now
@@ -165,7 +165,7 @@ class Pump:
             flight.receive(choice, delta, at)
             return
         if delta.tokens:
-            flight.receive(choice, replace(delta, finish=None), at)
+            flight.receive(choice, delta._replace(finish=None), at)
         if delta.finish is FinishReason.HANDED_OVER:
             self._move(flight, choice, Move.DRAINED)
         else:

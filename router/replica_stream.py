@@ -164,14 +164,21 @@ class ReplicaStream:
         if self.state is StreamState.READY and not self._in_reach and self.dispatch.num_open:
             self._give_up("silent" if silent else f"stuck in a step for {step_s:.0f} s")
 
+    @property
+    def ready(self) -> bool:
+        """Whether the replica is in reach and takes submissions, if it has room."""
+        return (
+            self.state is StreamState.READY
+            and self._in_reach
+            and not (self._retiring or self.dispatch.leaving)
+        )
+
     def view(self) -> ReplicaView:
         """What is known of the replica now."""
         dispatch = self.dispatch
         return ReplicaView(
             replica_id=self.replica_id,
-            ready=self.state is StreamState.READY
-            and self._in_reach
-            and not (self._retiring or dispatch.leaving),
+            ready=self.ready,
             full=dispatch.full,
             open_sequences=dispatch.num_open,
             info=self.info,
@@ -235,7 +242,7 @@ class ReplicaStream:
             self.info = wire.welcome_from_wire(message.welcome)
             self.state = StreamState.READY
             async with asyncio.TaskGroup() as group:
-                writer = group.create_task(self._write(call))
+                writer = group.create_task(_write(call, self._outgoing))
                 while message is not None:
                     self._receive(message)
                     message = await _read(call)
@@ -255,12 +262,6 @@ class ReplicaStream:
         self._outgoing.cancel(self.dispatch.lose(reason))
         self._end_if_retired()
 
-    async def _write(self, call: _Call) -> None:
-        # When the stream breaks, the reader is told as well, and acts.
-        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            while True:
-                await call.write(await self._outgoing.next())
-
     def _break(self, state: StreamState, reason: str) -> None:
         """Everything that was under way is lost, and what was known is known no more."""
         self.state = state
@@ -275,6 +276,13 @@ async def _read(call: _Call) -> pb.FromWorker | None:
     """The next message; None at the end."""
     message = await call.read()
     return message if isinstance(message, pb.FromWorker) else None
+
+
+async def _write(call: _Call, outgoing: Outgoing) -> None:
+    # When the stream breaks, the reader is told as well, and acts.
+    with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        while True:
+            await call.write(await outgoing.next())
 
 
 def _describe(group: BaseExceptionGroup[grpc.aio.AioRpcError]) -> str:

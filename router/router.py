@@ -47,7 +47,9 @@ __all__ = ["Router"]
 
 logger = logging.getLogger(__name__)
 
-TICK_S = 0.05
+TICK_S = 0.1
+IDLE_TICK_S = 0.2
+"""Between two looks while no request is open, so that little is left to notice."""
 STALE_AFTER_S = 1.0
 """Age after which a load report says nothing; a worker makes four in a second."""
 
@@ -262,7 +264,7 @@ class Router:
         stream = self._streams.get(replica_id)
         if stream is None:
             return Fate.DEAD
-        if stream.view().ready:
+        if stream.ready:
             return Fate.BACK
         return Fate.DEAD if stream.failed_attempts else Fate.UNKNOWN
 
@@ -287,7 +289,7 @@ class Router:
         """Notice what makes no noise: silence, deadlines, and that nobody comes."""
         last = self._clock()
         while True:
-            await asyncio.sleep(TICK_S)
+            await asyncio.sleep(TICK_S if self._open else IDLE_TICK_S)
             now = self._clock()
             try:
                 for stream in [*self._streams.values(), *self._retiring]:

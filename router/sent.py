@@ -66,21 +66,25 @@ class SentLedger:
 
 
 class Unstarted:
-    """Sequences that were sent to a replica and have no token yet, by tenant and class."""
+    """Sequences that were sent to a replica and have no token yet, by tenant and class.
+
+    Attributes:
+        handles: theirs, with tenant and class; for looking only.
+    """
 
     def __init__(self) -> None:
-        self._of: dict[int, tuple[str, Priority]] = {}
+        self.handles: dict[int, tuple[str, Priority]] = {}
         self._counts: Counter[tuple[str, Priority]] = Counter()
 
     def add(self, submission: Submission) -> None:
         key = submission.request.tenant, submission.request.priority
         for choice in range(submission.request.n):
-            self._of[submission.handle + choice] = key
+            self.handles[submission.handle + choice] = key
         self._counts[key] += submission.request.n
 
     def remove(self, handle: int) -> None:
         """It has started, or is over; others are ignored."""
-        if key := self._of.pop(handle, None):
+        if key := self.handles.pop(handle, None):
             self._counts[key] -= 1
             if not self._counts[key]:
                 del self._counts[key]

@@ -7,14 +7,15 @@ stand for bytes; only their sequence is text. It knows no ids and keeps no state
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from chairlift.cluster.errors import ModelError
 
-__all__ = ["TokenText", "read_decoder"]
+__all__ = ["TokenText", "WholeTexts", "read_decoder"]
 
 _PIECES = (
     {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
@@ -62,6 +63,22 @@ class TokenText:
             return entry.translate(_BYTE_LETTERS).encode("latin-1")
         except UnicodeEncodeError:
             return entry.encode()  # not in letters, so it is plain text
+
+
+class WholeTexts(dict[int, str | None]):
+    """Token → its text, or None where its bytes are no whole characters; filled as tokens come."""
+
+    def __init__(self, token_bytes: Callable[[int], bytes]) -> None:
+        self._token_bytes = token_bytes
+
+    def __missing__(self, id_: int) -> str | None:
+        text: str | None = None
+        data = self._token_bytes(id_)
+        with contextlib.suppress(UnicodeDecodeError):
+            text = data.decode()
+        if data:  # what has none may be outside the vocabulary, and there is no end of those
+            self[id_] = text
+        return text
 
 
 def read_decoder(decoder: Mapping[str, Any]) -> TokenText:

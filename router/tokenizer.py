@@ -15,7 +15,7 @@ import tokenizers
 
 from chairlift.cluster.errors import InvalidRequest, ModelError
 from chairlift.cluster.gguf_file import GgufFile
-from chairlift.router.token_text import read_decoder
+from chairlift.router.token_text import WholeTexts, read_decoder
 from chairlift.router.tokenizer_gguf import GgufVocabulary, build_tokenizer
 
 __all__ = ["Tokenizer", "read_json"]
@@ -33,6 +33,7 @@ class Tokenizer:
         bos_token, eos_token: begin and end of a text, as chat templates write them.
         strips_space: whether a space at the begin of a decoded text is dropped, because encoding
             puts one there.
+        whole_texts: what tokens add to a text, where that is whole characters.
     """
 
     __slots__ = (
@@ -44,6 +45,7 @@ class Tokenizer:
         "eos_token",
         "strips_space",
         "vocab_size",
+        "whole_texts",
     )
 
     def __init__(
@@ -66,6 +68,7 @@ class Tokenizer:
         self.vocab_size = max(backend.get_vocab_size(with_added_tokens=False) - 1, *added) + 1
         self.bos_token = bos_token
         self.eos_token = eos_token
+        self.whole_texts = WholeTexts(self.token_bytes)
 
     @classmethod
     def load(cls, path: Path) -> Tokenizer:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from chairlift.cluster.protocol import BlockEvents, Delta, FinishReason, LoadReport
 from chairlift.workers.intake import Drained, Intake
@@ -225,7 +225,7 @@ class Engine:
         self._step_started = None
         self._intake.close()
         outcomes = [Outcome(key, (), FinishReason.FAILED) for key in self._intake.open_keys()]
-        idle = replace(self.load, running=0, waiting=0, waiting_tokens=0, blocks_used=0)
+        idle = self.load._replace(running=0, waiting=0, waiting_tokens=0, blocks_used=0)
         self._publish(outcomes, idle)
         if self._ledger is not None:
             self._ledger.close()
@@ -246,14 +246,8 @@ def _checked(plan: StepPlan, result: StepResult) -> StepResult:
 
 
 def _delta(outcome: Outcome) -> Delta:
-    return Delta(
-        outcome.key.handle,
-        outcome.tokens,
-        outcome.finish,
-        outcome.cached_tokens,
-        outcome.logprobs,
-        outcome.prompt_logprobs,
-    )
+    key, tokens, finish, cached_tokens, logprobs, prompt_logprobs = outcome
+    return Delta(key.handle, tokens, finish, cached_tokens, logprobs, prompt_logprobs)
 
 
 def _describe(error: Exception) -> str:

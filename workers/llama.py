@@ -1,7 +1,7 @@
-"""The Llama architecture: which weights there are, and how they make hidden states and logits.
+"""The Llama architecture: how weights make hidden states and logits.
 
-Owns grouped-query attention, rotary scaling, tied embeddings and optional biases, as calls of
-kernels. Knows token ids, positions and slots; nothing of sequences, blocks or sampling.
+Owns grouped-query attention and rotary scaling, as calls of kernels. Knows token ids, positions and
+slots; nothing of sequences, blocks or sampling.
 """
 
 from __future__ import annotations
@@ -11,17 +11,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from chairlift.cluster.model_spec import ModelSpec, RopeScaling
+from chairlift.cluster.model_spec import ModelSpec
 from chairlift.kernels.interface import (
     AttentionRows,
-    DecoderLayer,
     Heads,
     Kernels,
     KVCache,
-    Packed,
 )
-from chairlift.kernels.quantised import Matrix
 from chairlift.kernels.rope import rope_angles, rope_frequencies
+from chairlift.workers.llama_weights import LlamaWeights
 
 __all__ = ["Llama"]
 
@@ -30,38 +28,34 @@ class Llama:
     """A decoder with its weights."""
 
     def __init__(
-        self, spec: ModelSpec, weights: dict[str, Matrix], kernels: Kernels, *, max_positions: int
+        self, spec: ModelSpec, weights: LlamaWeights, kernels: Kernels, *, max_positions: int
     ) -> None:
-        """Take the weights out of ``weights`` one by one, so that no second copy stays.
+        """Get ready to compute.
 
         Args:
             spec: the model.
-            weights: by the names and with the shapes of ``cluster.model_files.weight_shapes``;
-                empty afterwards.
+            weights: as these kernels have packed them.
             kernels: that compute.
             max_positions: positions that the angles are computed for.
         """
         self._kernels = kernels
         self._eps = spec.rms_norm_eps
-        self._embedding = kernels.pack(weights.pop("model.embed_tokens.weight"))
-        layers = [_take_layer(weights, index, kernels) for index in range(spec.num_layers)]
-        self._norm = _take_vector(weights, "model.norm.weight")
-        self._head = (
-            self._embedding if spec.tied_embeddings else kernels.pack(weights.pop("lm_head.weight"))
-        )
+        self._embedding, self._norm, self._head = weights.embedding, weights.norm, weights.head
         self._heads = Heads(
             spec.num_heads,
             spec.num_kv_heads,
             spec.head_dim,
-            *_rotations(spec, weights, max_positions),
+            *_rotations(spec, weights.rope_factors, max_positions),
         )
-        self._layers = kernels.layers(layers, self._heads, self._eps)
+        self._layers = kernels.layers(weights.layers, self._heads, self._eps)
         self._num_layers = spec.num_layers
 
-    def new_caches(self, num_blocks: int, block_size: int) -> list[KVCache]:
+    def new_caches(
+        self, num_blocks: int, block_size: int, dtype: torch.dtype = torch.float32
+    ) -> list[KVCache]:
         """K and V of each layer, empty."""
         return [
-            self._kernels.new_cache(self._heads, num_blocks, block_size)
+            self._kernels.new_cache(self._heads, num_blocks, block_size, dtype)
             for _ in range(self._num_layers)
         ]
 
@@ -91,7 +85,7 @@ class Llama:
 
 
 def _rotations(
-    spec: ModelSpec, weights: dict[str, Matrix], max_positions: int
+    spec: ModelSpec, factors: Tensor | None, max_positions: int
 ) -> tuple[Tensor, Tensor]:
     """Cosines and sines of every position: (max_positions, rotated elements / 2)."""
     frequencies, factor = rope_frequencies(
@@ -101,34 +95,6 @@ def _rotations(
         parameters=spec.rope.parameters,
         max_positions=spec.context_length,
     )
-    if spec.rope.scaling is RopeScaling.FACTORS:
-        frequencies = frequencies / _take_vector(weights, "rope_freqs")
+    if factors is not None:
+        frequencies = frequencies / factors
     return rope_angles(frequencies, torch.arange(max_positions), factor)
-
-
-def _take_vector(weights: dict[str, Matrix], name: str) -> Tensor:
-    vector = weights.pop(name)
-    assert isinstance(vector, Tensor)  # only matrices are quantised
-    return vector
-
-
-def _take_layer(weights: dict[str, Matrix], index: int, kernels: Kernels) -> DecoderLayer:
-    prefix = f"model.layers.{index}."
-    attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
-
-    def take_linear(*names: str) -> Packed:
-        """Projections of the same input, stacked; all of them have a bias, or none."""
-        matrices = [weights.pop(f"{name}.weight") for name in names]
-        biases = [
-            _take_vector(weights, f"{name}.bias") for name in names if f"{name}.bias" in weights
-        ]
-        return kernels.pack(*matrices, bias=torch.cat(biases) if biases else None)
-
-    return DecoderLayer(
-        attention_norm=_take_vector(weights, f"{prefix}input_layernorm.weight"),
-        qkv=take_linear(*(f"{attention}{part}_proj" for part in "qkv")),
-        attention_out=take_linear(f"{attention}o_proj"),
-        mlp_norm=_take_vector(weights, f"{prefix}post_attention_layernorm.weight"),
-        gate_up=take_linear(f"{mlp}gate_proj", f"{mlp}up_proj"),
-        down=take_linear(f"{mlp}down_proj"),
-    )

@@ -20,8 +20,10 @@ def worker_threads(config: ServiceConfig) -> int:
     return max(1, int(read_cores().usable) // config.workers.replicas)
 
 
-def cache_blocks(config: ServiceConfig, spec: ModelSpec) -> int:
+def cache_blocks(config: ServiceConfig, spec: ModelSpec, element_size: int = 4) -> int:
     """Blocks of one replica's KV cache, within its share of what is free now.
+
+    ``element_size``: bytes of one number in the cache.
 
     Raises:
         StartupError: there is too little of it.
@@ -31,4 +33,5 @@ def cache_blocks(config: ServiceConfig, spec: ModelSpec) -> int:
         spec,
         block_size=config.engine.block_size,
         available=read_memory().available // config.workers.replicas,
+        element_size=element_size,
     )

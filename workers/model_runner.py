@@ -19,14 +19,25 @@ from chairlift.kernels.interface import AttentionRows, Kernels
 from chairlift.kernels.quantised import Matrix
 from chairlift.workers.kernel_choice import KernelChoice, choose_kernels
 from chairlift.workers.llama import Llama
+from chairlift.workers.llama_weights import LlamaWeights, pack_weights
 from chairlift.workers.sampler import sample_step, score_prompts
 from chairlift.workers.sequence import Sequence, SequenceKey, Slice, StepPlan, StepResult
-from chairlift.workers.step_arrays import model_arrays
+from chairlift.workers.step_arrays import model_arrays, sampling_array
 
-__all__ = ["ModelRunner"]
+__all__ = ["ModelRunner", "cache_type"]
 
 # Sequences × tokens of each: one prompt, a step of many, a step of one.
 _WARM_UP = ((1, 64), (8, 1), (1, 1))
+
+
+def cache_type(kernels: Kernels, weights: LlamaWeights) -> torch.dtype:
+    """What K and V are kept as: numbers of half the size where inputs are rounded anyway.
+
+    That changes what the model finds likely by far less than the rounding does (see
+    ``kernels/README.md``), and attention reads half as much.
+    """
+    half = weights.quantised and torch.float16 in kernels.cache_types
+    return torch.float16 if half else torch.float32
 
 
 class ModelRunner:
@@ -39,7 +50,7 @@ class ModelRunner:
     def __init__(
         self,
         spec: ModelSpec,
-        weights: dict[str, Matrix],
+        weights: dict[str, Matrix] | LlamaWeights,
         *,
         num_blocks: int,
         block_size: int,
@@ -50,7 +61,7 @@ class ModelRunner:
 
         Args:
             spec: the model.
-            weights: by canonical name; empty afterwards.
+            weights: as these kernels have packed them, or by canonical name; those are taken out.
             num_blocks: blocks of the KV cache.
             block_size: positions of one block.
             kernels: what to compute with, or which to get ready for it.
@@ -67,9 +78,12 @@ class ModelRunner:
             kernels = choose_kernels(kernels, threads or torch.get_num_threads())
         self._kernels = kernels
         self.exact = self._kernels.exact
+        if isinstance(weights, dict):
+            weights = pack_weights(spec, weights, kernels)
+        dtype = cache_type(self._kernels, weights)
         max_positions = min(spec.context_length, num_blocks * block_size)
         self._model = Llama(spec, weights, self._kernels, max_positions=max_positions)
-        self._caches = self._model.new_caches(num_blocks, block_size)
+        self._caches = self._model.new_caches(num_blocks, block_size, dtype)
 
     def advance(self, plan: StepPlan) -> StepResult:
         """Compute a step; see ``workers.sequence.Runner``."""
@@ -82,8 +96,10 @@ class ModelRunner:
                 numbers: NDArray[np.float32] = self._logits(hidden, rows).numpy()
                 return numbers
 
-            sampled = sample_step(plan, logits_of(sampled_rows), self._spec.eos_token_ids)
-            return StepResult(sampled.tokens, sampled.logprobs, score_prompts(plan, logits_of))
+            sampler, ends = self._kernels.sampler, self._spec.eos_token_ids
+            sampled = sample_step(plan, logits_of(sampled_rows), ends, sampler)
+            scores = score_prompts(plan, logits_of, sampler)
+            return StepResult(sampled.tokens, sampled.logprobs, scores)
 
     @torch.inference_mode()
     def logits(self, plan: StepPlan) -> Tensor:
@@ -95,10 +111,42 @@ class ModelRunner:
         return self._logits(*self._forward(plan))
 
     def _logits(self, hidden: Tensor, rows: NDArray[np.int64]) -> Tensor:
-        return self._model.logits(hidden[torch.from_numpy(rows)])
+        if len(rows) < len(hidden):
+            hidden = hidden.index_select(0, torch.from_numpy(rows))
+        return self._model.logits(hidden)
+
+    def rehearse(self, sequences: int, context: int) -> Callable[[], None]:
+        """The kernels of a step in which sequences of this length decode, and nothing else.
+
+        Each call computes it once more. It is there to be timed, and spoils the cache.
+
+        Raises:
+            ValueError: the cache does not hold so many.
+        """
+        blocks = sequences * -(-context // self._block_size)
+        if blocks > self._num_blocks:
+            raise ValueError(f"{blocks} blocks are needed, there are {self._num_blocks}")
+        decoding = [self._synthetic(index, context) for index in range(sequences)]
+        plan = StepPlan(
+            tuple(Slice(each, start=context - 1, count=1, samples=True) for each in decoding)
+        )
+        tokens, rows, sampled_rows = self._inputs(plan)
+        choosing = sampling_array(decoding)
+
+        @torch.inference_mode()
+        def compute() -> None:
+            hidden = self._model.forward(tokens, rows, self._caches)
+            self._kernels.sampler.sample(self._logits(hidden, sampled_rows).numpy(), choosing)
+
+        return compute
 
     def _forward(self, plan: StepPlan) -> tuple[Tensor, NDArray[np.int64]]:
         """Hidden states of every row, and the rows to sample from."""
+        tokens, rows, sampled_rows = self._inputs(plan)
+        return self._model.forward(tokens, rows, self._caches), sampled_rows
+
+    def _inputs(self, plan: StepPlan) -> tuple[Tensor, AttentionRows, NDArray[np.int64]]:
+        """Tokens of every row, where they stand, and the rows to sample from."""
         arrays = model_arrays(plan, self._block_size)
         rows = AttentionRows(
             positions=torch.from_numpy(arrays.positions),
@@ -108,8 +156,7 @@ class ModelRunner:
             query_lens=torch.from_numpy(arrays.query_lens),
             block_size=self._block_size,
         )
-        hidden = self._model.forward(torch.from_numpy(arrays.tokens), rows, self._caches)
-        return hidden, arrays.sampled_rows
+        return torch.from_numpy(arrays.tokens), rows, arrays.sampled_rows
 
     def warm_up(self, progress: Callable[[float], None]) -> None:
         """Run the production path before the first request needs it.
@@ -143,5 +190,5 @@ class ModelRunner:
             arrival=index,
             tokens=[0] * length,
             num_prompt=length,
-            blocks=list(range(index, index + blocks)),
+            blocks=list(range(index * blocks, (index + 1) * blocks)),
         )

@@ -8,7 +8,7 @@ prefix cache.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from itertools import chain
 
 from chairlift.cluster import wire, wire_frame
@@ -30,7 +30,7 @@ class Outbox:
         """``most_names``: changes of names that are kept at most."""
         self._most_names = most_names
         self._answers: list[Answer] = []
-        self._deltas: dict[int, list[Delta]] = {}
+        self._steps: list[list[Delta]] = []
         self._names = NameChanges()
         self._all_names = True
         self._wake = asyncio.Event()
@@ -48,9 +48,9 @@ class Outbox:
         self._answers.append(answer)
         self.remind()
 
-    def add(self, deltas: Iterable[Delta]) -> None:
-        for delta in deltas:
-            self._deltas.setdefault(delta.handle, []).append(delta)
+    def add(self, deltas: list[Delta]) -> None:
+        """What one step did."""
+        self._steps.append(deltas)
         self.remind()
 
     def note(self, events: BlockEvents) -> None:
@@ -88,13 +88,13 @@ class Outbox:
     def take(self, load: LoadReport, names: Collection[int]) -> pb.FromWorker:
         """Empties the outbox into one message; ``names`` are all that there are of blocks."""
         blocks = BlockEvents(True, tuple(names)) if self._all_names else self._names.take()
-        deltas = [_join(deltas) for deltas in self._deltas.values()]
+        deltas = _join(self._steps)
         message = pb.FromWorker(
             answers=[wire.answer_to_wire(answer) for answer in self._answers],
             frame=wire_frame.frame_to_wire(deltas, load, blocks),
         )
         self._answers.clear()
-        self._deltas.clear()
+        self._steps.clear()
         self._all_names = False
         self._news = False
         self._under_way = True
@@ -107,8 +107,18 @@ class Outbox:
             await self._taken.wait()
 
 
-def _join(deltas: list[Delta]) -> Delta:
-    """What several steps did for one sequence, as if one step had done it."""
+def _join(steps: list[list[Delta]]) -> list[Delta]:
+    """What several steps did, as if one step had done it: a delta a sequence."""
+    deltas = steps[0] if len(steps) == 1 else list(chain.from_iterable(steps))
+    if len({delta.handle for delta in deltas}) == len(deltas):
+        return deltas
+    by_handle: dict[int, list[Delta]] = {}
+    for delta in deltas:
+        by_handle.setdefault(delta.handle, []).append(delta)
+    return [_join_deltas(deltas) for deltas in by_handle.values()]
+
+
+def _join_deltas(deltas: list[Delta]) -> Delta:
     if len(deltas) == 1:
         return deltas[0]
     return Delta(

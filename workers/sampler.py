@@ -17,11 +17,9 @@ from numpy.typing import NDArray
 
 from chairlift.cluster.protocol import TokenLogprobs
 from chairlift.kernels.logits import Adjustment, adjust
-from chairlift.kernels.logprobs import log_probabilities
-from chairlift.kernels.philox import uniform
-from chairlift.kernels.sampling import sample
+from chairlift.kernels.sampler import Sampler
 from chairlift.workers.sequence import Sequence, StepPlan
-from chairlift.workers.step_arrays import sampling_arrays
+from chairlift.workers.step_arrays import sampling_array
 
 __all__ = ["Sampled", "sample_step", "score_prompts"]
 
@@ -40,38 +38,39 @@ class Sampled:
     logprobs: dict[int, TokenLogprobs]
 
 
-def sample_step(plan: StepPlan, logits: Logits, eos_token_ids: Iterable[int]) -> Sampled:
+def sample_step(
+    plan: StepPlan, logits: Logits, eos_token_ids: Iterable[int], sampler: Sampler
+) -> Sampled:
     """Choose the next token of every slice that samples.
 
     Args:
         plan: the step.
         logits: (sampling slices, vocabulary); changed in place.
         eos_token_ids: the model's own end tokens.
+        sampler: that of the kernels which made the logits.
     """
     sequences = [piece.sequence for piece in plan.slices if piece.samples]
     for row, sequence in zip(logits, sequences, strict=True):
         adjustment = _adjustment(sequence, eos_token_ids)
         if adjustment is not None:
             adjust(row, adjustment)
-    arrays = sampling_arrays(plan)
-    tokens = sample(
-        logits,
-        arrays.temperature,
-        arrays.top_k,
-        arrays.top_p,
-        arrays.min_p,
-        uniform=uniform(arrays.seed, arrays.choice, arrays.position),
-    ).tolist()
-    logprobs = {
-        index: TokenLogprobs(*log_probabilities(logits[index], tokens[index], count))
+    tokens = sampler.sample(logits, sampling_array(sequences))
+    wanted = [
+        (index, tokens[index], count)
         for index, sequence in enumerate(sequences)
         if (count := sequence.sampling.logprobs) is not None
+    ]
+    logprobs = {
+        index: TokenLogprobs(*likely)
+        for (index, _, _), likely in zip(
+            wanted, sampler.log_probabilities(logits, wanted), strict=True
+        )
     }
     return Sampled(tuple(tokens), logprobs)
 
 
 def score_prompts(
-    plan: StepPlan, logits_of: Callable[[Ints], Logits]
+    plan: StepPlan, logits_of: Callable[[Ints], Logits], sampler: Sampler
 ) -> dict[int, tuple[TokenLogprobs, ...]]:
     """How likely the prompt tokens were, of sequences that ask and have no output yet.
 
@@ -81,6 +80,7 @@ def score_prompts(
     Args:
         plan: the step.
         logits_of: rows of the step → their logits, (rows, vocabulary); called for few at a time.
+        sampler: as ``sample_step`` takes it.
 
     Returns:
         By index into the plan's slices.
@@ -93,19 +93,24 @@ def score_prompts(
         if count is not None and not sequence.num_output:
             after = piece.start + 1
             following = sequence.tokens[after : after + piece.count]
-            scored[index] = tuple(_score(following, first_row, count, logits_of))
+            scored[index] = tuple(_score(following, first_row, count, logits_of, sampler))
         first_row += piece.count
     return scored
 
 
 def _score(
-    following: list[int], first_row: int, count: int, logits_of: Callable[[Ints], Logits]
+    following: list[int],
+    first_row: int,
+    count: int,
+    logits_of: Callable[[Ints], Logits],
+    sampler: Sampler,
 ) -> Iterator[TokenLogprobs]:
     for done in range(0, len(following), _SCORED_AT_ONCE):
         tokens = following[done : done + _SCORED_AT_ONCE]
         rows = np.arange(first_row + done, first_row + done + len(tokens))
-        for row, token in zip(logits_of(rows), tokens, strict=True):
-            yield TokenLogprobs(*log_probabilities(row, token, count))
+        wanted = [(row, token, count) for row, token in enumerate(tokens)]
+        for likely in sampler.log_probabilities(logits_of(rows), wanted):
+            yield TokenLogprobs(*likely)
 
 
 def _adjustment(sequence: Sequence, eos_token_ids: Iterable[int]) -> Adjustment | None:

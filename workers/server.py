@@ -18,7 +18,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, NoReturn
 
@@ -216,8 +215,7 @@ class WorkerServer(pb_grpc.WorkerServicer):
 
     def _renew(self, load: LoadReport, step_age_s: float) -> None:
         """Make the report anew, from what the engine says and what only the server knows."""
-        self._load = replace(
-            load,
+        self._load = load._replace(
             stamp=self._load.stamp + 1,
             step_age_s=step_age_s,
             routers=len(self._outboxes),

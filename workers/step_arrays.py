@@ -11,17 +11,17 @@ are the tokens of its slices one after the other, in the order of the plan::
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from chairlift.kernels.sampler import CHOOSING, Choosing
 from chairlift.workers.sequence import Sequence, StepPlan
 
-__all__ = ["ModelArrays", "SamplingArrays", "model_arrays", "sampling_arrays"]
+__all__ = ["ModelArrays", "model_arrays", "sampling_array"]
 
 _SEED_BITS = (1 << 64) - 1
 
@@ -47,19 +47,6 @@ class ModelArrays:
     context_lens: Ints
     query_lens: Ints
     sampled_rows: Ints
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingArrays:
-    """Parameters of every slice that samples, as ``kernels.sampling`` and ``philox`` take them."""
-
-    temperature: NDArray[np.float32]
-    top_k: Ints
-    top_p: NDArray[np.float64]
-    min_p: NDArray[np.float32]
-    seed: NDArray[np.uint64]
-    choice: NDArray[np.uint64]
-    position: NDArray[np.uint64]
 
 
 def model_arrays(plan: StepPlan, block_size: int) -> ModelArrays:
@@ -100,19 +87,20 @@ def model_arrays(plan: StepPlan, block_size: int) -> ModelArrays:
     )
 
 
-def sampling_arrays(plan: StepPlan) -> SamplingArrays:
-    """Gather the parameters of the slices that sample, in the order of the plan."""
-    sequences = [piece.sequence for piece in plan.slices if piece.samples]
+def sampling_array(sequences: Iterable[Sequence]) -> Choosing:
+    """How the next token of each sequence is chosen, as ``kernels.sampler`` takes it."""
+    return np.array([_choosing(sequence) for sequence in sequences], CHOOSING)
 
-    def column(value: Callable[[Sequence], float], kind: type[np.generic]) -> NDArray[Any]:
-        return np.array([value(sequence) for sequence in sequences], kind)
 
-    return SamplingArrays(
-        temperature=column(lambda sequence: sequence.sampling.temperature, np.float32),
-        top_k=column(lambda sequence: sequence.sampling.top_k, np.int64),
-        top_p=column(lambda sequence: sequence.sampling.top_p, np.float64),
-        min_p=column(lambda sequence: sequence.sampling.min_p, np.float32),
-        seed=column(lambda sequence: sequence.sampling.seed & _SEED_BITS, np.uint64),
-        choice=column(lambda sequence: sequence.choice, np.uint64),
-        position=column(lambda sequence: sequence.num_output, np.uint64),
+def _choosing(sequence: Sequence) -> tuple[float, ...]:
+    """In the order of ``CHOOSING``."""
+    asked = sequence.sampling
+    return (
+        asked.temperature,
+        asked.min_p,
+        asked.top_p,
+        asked.top_k,
+        asked.seed & _SEED_BITS,
+        sequence.choice,
+        sequence.num_output,
     )

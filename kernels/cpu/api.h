@@ -24,9 +24,9 @@ struct Layer {
   Matrix qkv, attention_out, gate_up, down;
 };
 
-// K and V of one layer.
+// K and V of one layer, of the numbers that `Shape` says.
 struct Cache {
-  float *keys, *values;
+  void *keys, *values;
 };
 
 // The rows of a step, and how their attention is cut into tiles; see `chairlift_attention`.
@@ -53,6 +53,20 @@ struct Between {
 struct Shape {
   long heads, kv_heads, head_dim;
   long block_size;  // positions of a block of the cache
+  long half;        // 1 if the cache is in half precision, 0 if in float32
+};
+
+// How the token of a row is chosen; `kernels/sampling.py` says what the numbers mean.
+struct Choosing {
+  float temperature, min_p;
+  double top_p;
+  int64_t top_k;
+  uint64_t seed, choice, position;
+};
+
+// Whose log probabilities are wanted: a row's token, and as many of its likeliest ones.
+struct Wanted {
+  int64_t row, token, count;
 };
 
 API void* chairlift_pool_new(int threads);
@@ -84,20 +98,31 @@ API void chairlift_rms_norm(void* pool, const float* x, long rows, long width, c
 API void chairlift_silu_mul(void* pool, const float* gate_up, long rows, long width, float* y);
 
 // Rotates queries and keys of qkv (rows, heads + 2 kv_heads, head_dim) in place, by the rows
-// `positions` of the tables (…, half), and stores keys and values at `slots` of the caches.
+// `positions` of the tables (…, half), and stores keys and values at `slots` of the cache.
 API void chairlift_rotate_and_store(void* pool, const Shape* shape, float* qkv, long rows,
                                     const float* cos, const float* sin, long half,
-                                    const int64_t* positions, const int64_t* slots, float* keys,
-                                    float* values);
+                                    const int64_t* positions, const int64_t* slots,
+                                    const Cache* cache);
 
-// Causal attention of the queries in qkv, as above, to the caches; y is (rows, heads, head_dim).
+// Causal attention of the queries in qkv, as above, to the cache; y is (rows, heads, head_dim).
 // `tables` is (sequences, width); `tiles` is (count, 4): sequence, first row, rows, position of
 // the first row.
-API void chairlift_attention(void* pool, const Shape* shape, const float* qkv, const float* keys,
-                             const float* values, const int64_t* tables, long width,
-                             const int64_t* tiles, long count, float* y);
+API void chairlift_attention(void* pool, const Shape* shape, const float* qkv, const Cache* cache,
+                             const int64_t* tables, long width, const int64_t* tiles, long count,
+                             float* y);
 
 // All layers of a step, one kernel after the other; hidden is (rows, hidden).
 API void chairlift_layers(void* pool, const Shape* shape, const Angles* angles, float eps,
                           const Layer* layers, const Cache* caches, long count, const Rows* rows,
                           const Between* between, float* hidden);
+
+// tokens (rows) from logits (rows, vocabulary), row by row.
+API void chairlift_sample(void* pool, const float* logits, long rows, long vocabulary,
+                          const Choosing* choosing, int64_t* tokens);
+
+// Of each of `count` wanted: values (count, 1 + most) that of its token, then those of the
+// likeliest, whose ids go to tokens (count, most). Behind as many as were wanted, nothing is
+// written.
+API void chairlift_log_probabilities(void* pool, const float* logits, long vocabulary,
+                                     const Wanted* wanted, long count, long most, double* values,
+                                     int64_t* tokens);

@@ -22,38 +22,57 @@ namespace {
 
 constexpr int ROWS = 6;  // pairs of one register tile
 
-// Memory for one task, handed out in pieces that start at a cache line if all are of whole ones.
+// Memory of the calling thread, handed out in pieces that start at a cache line. It is kept from
+// one task to the next: to ask the system for it costs as much as a short sequence.
 class Scratch {
  public:
-  explicit Scratch(long size) : memory_(new float[size + LANES]) {
-    const auto address = reinterpret_cast<uintptr_t>(memory_.get());
-    free_ = memory_.get() + (-address / sizeof(float)) % LANES;
+  // Room for pieces of so many bytes in all, if each is of whole lines.
+  explicit Scratch(long bytes) {
+    thread_local std::unique_ptr<uint8_t[]> memory;
+    thread_local long size = 0;
+    if (bytes > size) {
+      memory.reset(new uint8_t[bytes + LINE]);
+      size = bytes;
+    }
+    free_ = memory.get() + -reinterpret_cast<uintptr_t>(memory.get()) % LINE;
   }
-  float* take(long size) { return std::exchange(free_, free_ + size); }
+  template <class T>
+  T* take(long count) {
+    return reinterpret_cast<T*>(std::exchange(free_, free_ + lines<T>(count)));
+  }
+  template <class T>
+  static long lines(long count) {
+    return (count * static_cast<long>(sizeof(T)) + LINE - 1) / LINE * LINE;
+  }
 
  private:
-  std::unique_ptr<float[]> memory_;
-  float* free_;
+  static constexpr long LINE = 64;
+  uint8_t* free_;
 };
 
 // One task: its pairs, position by position, so that a later pair sees as many keys or more.
+template <class T>
 class Pass {
  public:
-  Pass(const Past& past, long position, long rows)
+  Pass(const Past<T>& past, long position, long rows)
       : past_(past),
         dim_(past.shape.head_dim),
         panels_(head_panels(past.shape)),
         group_(past.shape.heads / past.shape.kv_heads),
         position_(position),
         count_(rows * group_),
-        seen_(new long[count_]),
-        scratch_(count_ * (SPAN + panels_ * LANES + LANES + dim_ + 1) + span_room(past.shape)),
-        scores_(scratch_.take(count_ * SPAN)),
-        sums_(scratch_.take(count_ * panels_ * LANES)),
-        weight_(scratch_.take(count_ * LANES)),
-        room_(scratch_.take(span_room(past.shape))),
-        query_(scratch_.take(count_ * dim_)),
-        most_(scratch_.take(count_)) {
+        scratch_(Scratch::lines<float>(count_ * SPAN) +
+                 Scratch::lines<float>(count_ * panels_ * LANES) +
+                 Scratch::lines<float>(count_ * LANES) + Scratch::lines<float>(count_ * dim_) +
+                 Scratch::lines<float>(count_) + Scratch::lines<long>(count_) +
+                 Scratch::lines<T>(span_room(past.shape))),
+        scores_(scratch_.take<float>(count_ * SPAN)),
+        sums_(scratch_.take<float>(count_ * panels_ * LANES)),
+        weight_(scratch_.take<float>(count_ * LANES)),
+        query_(scratch_.take<float>(count_ * dim_)),
+        most_(scratch_.take<float>(count_)),
+        seen_(scratch_.take<long>(count_)),
+        room_(scratch_.take<T>(span_room(past.shape))) {
     std::fill_n(sums_, count_ * panels_ * LANES, 0.0f);
     std::fill_n(weight_, count_ * LANES, 0.0f);
     std::fill_n(most_, count_, -INFINITY);
@@ -81,7 +100,7 @@ class Pass {
   }
 
  private:
-  void attend(const Span& span) {
+  void attend(const Span<T>& span) {
     const long first = std::max(0L, span.start - position_) * group_;
     const long left = count_ - first, tiles = (left + ROWS - 1) / ROWS;
     for (long i = 0; i < tiles; ++i) {
@@ -100,7 +119,7 @@ class Pass {
   // COUNT pairs against a span. The keys that all of them see are summed up for all together,
   // the rest for each alone.
   template <int COUNT>
-  void attend(const Span& span, long pair) {
+  void attend(const Span<T>& span, long pair) {
     long seen[COUNT];
     for (int i = 0; i < COUNT; ++i) seen[i] = std::min<long>(SPAN, seen_[pair + i] - span.start);
     const long common = seen[0], most = seen[COUNT - 1];
@@ -112,7 +131,7 @@ class Pass {
   }
 
   template <int COUNT>
-  void score(const Span& span, long pair, long panels) {
+  void score(const Span<T>& span, long pair, long panels) {
     constexpr int MOST = panels_for(COUNT);
     long panel = 0;
     for (; panel + MOST <= panels; panel += MOST) score_tile<COUNT, MOST>(span, pair, panel);
@@ -120,12 +139,15 @@ class Pass {
   }
 
   template <int COUNT, int PANELS>
-  void score_tile(const Span& span, long pair, long panel) {
-    const float* keys[PANELS];
+  void score_tile(const Span<T>& span, long pair, long panel) {
+    const T* keys[PANELS];
     for (int p = 0; p < PANELS; ++p) keys[p] = span.keys[panel + p];
     Vec sums[COUNT][PANELS];
     clear_tile(sums);
-    add_products(sums, query_ + pair * dim_, dim_, keys, span.key_step, 0, dim_);
+    const long step = LANES * span.value_step / dim_;
+    add_products(sums, query_ + pair * dim_, dim_, keys, span.key_step, 0, dim_, [&](long i) {
+      for (int p = 0; p < PANELS; ++p) __builtin_prefetch(span.values[panel + p] + i * step);
+    });
     store_tile(sums, scores_ + pair * SPAN + panel * LANES, SPAN);
   }
 
@@ -163,7 +185,7 @@ class Pass {
 
   // The values of the span's keys from `from` to before `to`.
   template <int COUNT>
-  void add_values(const Span& span, long pair, long from, long to) {
+  void add_values(const Span<T>& span, long pair, long from, long to) {
     constexpr int MOST = panels_for(COUNT);
     long panel = 0;
     for (; panel + MOST <= panels_; panel += MOST)
@@ -172,12 +194,12 @@ class Pass {
   }
 
   template <int COUNT, int PANELS>
-  void add_value_tile(const Span& span, long pair, long panel, long from, long to) {
+  void add_value_tile(const Span<T>& span, long pair, long panel, long from, long to) {
     float* const out = sums_ + (pair * panels_ + panel) * LANES;
     Vec sums[COUNT][PANELS];
     load_tile(sums, out, panels_ * LANES);
     for (long key = from / LANES * LANES; key < to; key += LANES) {
-      const float* values[PANELS];
+      const T* values[PANELS];
       for (int p = 0; p < PANELS; ++p) values[p] = span.values[key / LANES] + (panel + p) * LANES;
       add_products(sums, scores_ + pair * SPAN + key, SPAN, values, span.value_step,
                    std::max(from - key, 0L), std::min<long>(to - key, LANES));
@@ -185,35 +207,44 @@ class Pass {
     store_tile(sums, out, panels_ * LANES);
   }
 
-  const Past& past_;
+  const Past<T>& past_;
   const long dim_, panels_, group_, position_, count_;
-  const std::unique_ptr<long[]> seen_;  // (count) positions that a pair may see
   Scratch scratch_;
   float* const scores_;  // (count, 64) of the present span
   float* const sums_;    // (count, panels, 16) of values so far
   float* const weight_;  // (count, 16) of the keys so far, lane by lane
-  float* const room_;
-  float* const query_;  // (count, dim), scaled
-  float* const most_;   // (count) largest score so far
+  float* const query_;   // (count, dim), scaled
+  float* const most_;    // (count) largest score so far
+  long* const seen_;     // (count) positions that a pair may see
+  T* const room_;
 };
 
 struct Tile {
   int64_t sequence, row, rows, position;
 };
 
+template <class T>
+void attend(Pool& pool, const Shape& shape, const float* qkv, const Cache& cache,
+            const int64_t* tables, long width, const Tile* tiles, long count, float* y) {
+  const long in = (shape.heads + 2 * shape.kv_heads) * shape.head_dim;
+  const long out = shape.heads * shape.head_dim;
+  pool.run(count * shape.kv_heads, [&](long task) {
+    const Tile& tile = tiles[task / shape.kv_heads];
+    const Past<T> past{shape, static_cast<const T*>(cache.keys),
+                       static_cast<const T*>(cache.values), tables + tile.sequence * width,
+                       task % shape.kv_heads};
+    Pass<T>(past, tile.position, tile.rows).run(qkv + tile.row * in, y + tile.row * out);
+  });
+}
+
 }  // namespace
 }  // namespace chairlift
 
-void chairlift_attention(void* pool, const Shape* shape, const float* qkv, const float* keys,
-                         const float* values, const int64_t* tables, long width,
-                         const int64_t* tiles, long count, float* y) {
+void chairlift_attention(void* pool, const Shape* shape, const float* qkv, const Cache* cache,
+                         const int64_t* tables, long width, const int64_t* tiles, long count,
+                         float* y) {
   using namespace chairlift;
-  const long in = (shape->heads + 2 * shape->kv_heads) * shape->head_dim;
-  const long out = shape->heads * shape->head_dim;
-  const auto* all = reinterpret_cast<const Tile*>(tiles);
-  static_cast<Pool*>(pool)->run(count * shape->kv_heads, [&](long task) {
-    const Tile& tile = all[task / shape->kv_heads];
-    const Past past{*shape, keys, values, tables + tile.sequence * width, task % shape->kv_heads};
-    Pass(past, tile.position, tile.rows).run(qkv + tile.row * in, y + tile.row * out);
-  });
+  const auto attends = shape->half ? attend<Half> : attend<float>;
+  attends(*static_cast<Pool*>(pool), *shape, qkv, *cache, tables, width,
+          reinterpret_cast<const Tile*>(tiles), count, y);
 }

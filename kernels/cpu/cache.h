@@ -1,4 +1,4 @@
-// Where the K and V of a position lie.
+// Where the K and V of a position lie, in float32 or half precision.
 //
 //   keys     [block][kv head][element][position in the block]
 //   values   [block][kv head][position in the block][element]
@@ -26,9 +26,10 @@ inline long value_start(const Shape& shape, long block, long kv_head, long offse
 inline long head_panels(const Shape& shape) { return (shape.head_dim + LANES - 1) / LANES; }
 
 // What one K/V head of one sequence has in the cache.
+template <class T>
 struct Past {
   Shape shape;
-  const float *keys, *values;
+  const T *keys, *values;
   const int64_t* blocks;
   long kv_head;
 };
@@ -36,17 +37,19 @@ struct Past {
 constexpr int SPAN_PANELS = 4, SPAN = SPAN_PANELS * LANES;
 
 // 64 positions, as panels of 16.
+template <class T>
 struct Span {
-  const float* keys[SPAN_PANELS];    // each [element][… key_step …][16 positions]
-  const float* values[SPAN_PANELS];  // each [position][… value_step …][elements]
+  const T* keys[SPAN_PANELS];    // each [element][… key_step …][16 positions]
+  const T* values[SPAN_PANELS];  // each [position][… value_step …][elements]
   long key_step, value_step;
   long start;  // its first position
 };
 
-// Room for the copies of a span; 0 where none are needed.
+// Room for the copies of a span, in numbers; 0 where none are needed.
 long span_room(const Shape& shape);
 
 // The `count` ≤ 64 positions from `start`, a multiple of 64.
-Span find_span(const Past& past, long start, long count, float* room);
+template <class T>
+Span<T> find_span(const Past<T>& past, long start, long count, T* room);
 
 }  // namespace chairlift

@@ -7,13 +7,15 @@ matrices are ``kernels.cpu.panels``' affair. The number of threads changes no bi
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from chairlift.kernels.cpu.cpp_layers import CppLayers
+from chairlift.kernels.cpu.cpp_layers import CppLayers, describe_cache, describe_shape
+from chairlift.kernels.cpu.cpp_sampling import CppSampler
 from chairlift.kernels.cpu.library import Library, address
 from chairlift.kernels.cpu.memory import Memory
 from chairlift.kernels.cpu.panels import (
@@ -23,7 +25,6 @@ from chairlift.kernels.cpu.panels import (
     pack_floats,
     pack_quantised,
 )
-from chairlift.kernels.cpu.structs import Shape
 from chairlift.kernels.cpu.tiles import attention_tiles
 from chairlift.kernels.interface import (
     Attention,
@@ -36,6 +37,7 @@ from chairlift.kernels.interface import (
     Part,
 )
 from chairlift.kernels.quantised import Matrix, Quantised, stack
+from chairlift.kernels.sampler import Sampler
 
 __all__ = ["CppKernels"]
 
@@ -47,8 +49,10 @@ class CppKernels:
 
     exact = True
     encodings = frozenset(ENCODINGS)
+    cache_types = frozenset((torch.float32, torch.float16))
 
     def __init__(self, library: Library) -> None:
+        self.sampler: Sampler = CppSampler(library)
         self._library = library
         self._memory = Memory()
 
@@ -95,17 +99,20 @@ class CppKernels:
             address(out, rows, width),
         )
 
-    def new_cache(self, heads: Heads, num_blocks: int, block_size: int) -> KVCache:
+    def new_cache(
+        self, heads: Heads, num_blocks: int, block_size: int, dtype: torch.dtype
+    ) -> KVCache:
         """Keys as columns, (blocks, heads, head_dim, block_size); values as rows."""
-        zeros = self._memory.zeros
-        return KVCache(
-            keys=zeros(num_blocks, heads.num_kv_heads, heads.head_dim, block_size),
-            values=zeros(num_blocks, heads.num_kv_heads, block_size, heads.head_dim),
-        )
+        if dtype not in self.cache_types:
+            raise TypeError(f"expected a cache of float32 or float16, found {dtype}")
+        shape = num_blocks, heads.num_kv_heads, heads.head_dim, block_size
+        size = math.prod(shape)
+        words = -(-size * dtype.itemsize // _FLOAT_BYTES)
+        keys, values = (self._memory.zeros(words).view(dtype)[:size] for _ in range(2))
+        return KVCache(keys.view(shape), values.view(*shape[:2], *shape[:1:-1]))
 
     def attention(self, heads: Heads, rows: AttentionRows) -> Attention:
-        shape = Shape(heads.num_heads, heads.num_kv_heads, heads.head_dim, rows.block_size)
-        return _CppAttention(self._library, heads, rows, shape, attention_tiles(heads, rows))
+        return _CppAttention(self._library, heads, rows, attention_tiles(heads, rows))
 
     def layers(self, layers: Sequence[DecoderLayer], heads: Heads, eps: float) -> Layers:
         return CppLayers(self._library, layers, heads, eps)
@@ -137,14 +144,13 @@ class _CppAttention:
     library: Library
     heads: Heads
     rows: AttentionRows
-    shape: Shape
     tiles: Tensor
 
     def store(self, qkv: Tensor, cache: KVCache) -> None:
         rows, half = self.rows.positions.shape[0], self.heads.cos.shape[1]
         self.library.call(
             "rotate_and_store",
-            ctypes.byref(self.shape),
+            ctypes.byref(describe_shape(self.heads, self.rows.block_size, cache)),
             address(qkv, rows, self.heads.width),
             rows,
             self.heads.cos.data_ptr(),
@@ -152,18 +158,16 @@ class _CppAttention:
             half,
             address(self.rows.positions, rows, dtype=torch.int64),
             address(self.rows.slots, rows, dtype=torch.int64),
-            cache.keys.data_ptr(),
-            cache.values.data_ptr(),
+            ctypes.byref(describe_cache(cache)),
         )
 
     def attend(self, qkv: Tensor, cache: KVCache, *, out: Tensor) -> None:
         rows, tables = self.rows.positions.shape[0], self.rows.block_tables
         self.library.call(
             "attention",
-            ctypes.byref(self.shape),
+            ctypes.byref(describe_shape(self.heads, self.rows.block_size, cache)),
             address(qkv, rows, self.heads.width),
-            cache.keys.data_ptr(),
-            cache.values.data_ptr(),
+            ctypes.byref(describe_cache(cache)),
             address(tables, *tables.shape, dtype=torch.int64),
             tables.shape[1],
             self.tiles.data_ptr(),

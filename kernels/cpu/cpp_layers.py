@@ -19,7 +19,18 @@ from chairlift.kernels.cpu.panels import form_of
 from chairlift.kernels.cpu.tiles import attention_tiles
 from chairlift.kernels.interface import AttentionRows, DecoderLayer, Heads, KVCache, Packed
 
-__all__ = ["CppLayers"]
+__all__ = ["CppLayers", "describe_cache", "describe_shape"]
+
+
+def describe_shape(heads: Heads, block_size: int, cache: KVCache) -> structs.Shape:
+    """What attention needs to know of one layer, and so of each."""
+    half = cache.keys.dtype == torch.float16
+    return structs.Shape(heads.num_heads, heads.num_kv_heads, heads.head_dim, block_size, half)
+
+
+def describe_cache(cache: KVCache) -> structs.Cache:
+    """Where it lies."""
+    return structs.Cache(cache.keys.data_ptr(), cache.values.data_ptr())
 
 
 class CppLayers:
@@ -38,23 +49,24 @@ class CppLayers:
         self._angles = structs.Angles(
             heads.cos.data_ptr(), heads.sin.data_ptr(), heads.cos.shape[1]
         )
+        # What stays from step to step: the caches, if they are the same, and room for what passes
+        # between the kernels, which grows with the largest step.
+        self._caches: Sequence[KVCache] = ()
+        self._places: Any = None
+        self._room = self._take_room(0)
+        self._between = structs.Between()
 
     def run(self, hidden: Tensor, rows: AttentionRows, caches: Sequence[KVCache]) -> None:
-        first, heads, count = self._layers[0], self._heads, len(hidden)
+        heads, count = self._heads, len(hidden)
         positions, tables = rows.positions, rows.block_tables
         tiles = attention_tiles(heads, rows)
-        between = [
-            torch.empty(count, width)
-            for width in (
-                first.qkv.inputs,
-                first.qkv.outputs,
-                first.attention_out.inputs,
-                first.gate_up.outputs,
-                first.down.inputs,
-            )
-        ]
-        shape = structs.Shape(heads.num_heads, heads.num_kv_heads, heads.head_dim, rows.block_size)
-        places = [structs.Cache(each.keys.data_ptr(), each.values.data_ptr()) for each in caches]
+        if caches is not self._caches:
+            self._caches = caches
+            self._places = (structs.Cache * len(caches))(*map(describe_cache, caches))
+        if count > self._room[0].shape[0]:
+            self._room = self._take_room(count)
+            self._between = structs.Between(*(tensor.data_ptr() for tensor in self._room))
+        shape = describe_shape(heads, rows.block_size, caches[0])
         described = structs.Rows(
             count,
             address(positions, count, dtype=torch.int64),
@@ -70,12 +82,23 @@ class CppLayers:
             ctypes.byref(self._angles),
             self._eps,
             self._described,
-            (structs.Cache * len(self._layers))(*places),
+            self._places,
             len(self._layers),
             ctypes.byref(described),
-            ctypes.byref(structs.Between(*(tensor.data_ptr() for tensor in between))),
-            address(hidden, count, first.qkv.inputs),
+            ctypes.byref(self._between),
+            address(hidden, count, self._layers[0].qkv.inputs),
         )
+
+    def _take_room(self, rows: int) -> list[Tensor]:
+        first = self._layers[0]
+        widths = (
+            first.qkv.inputs,
+            first.qkv.outputs,
+            first.attention_out.inputs,
+            first.gate_up.outputs,
+            first.down.inputs,
+        )
+        return [torch.empty(rows, width) for width in widths]
 
     def _describe(self, layer: DecoderLayer) -> structs.Layer:
         width = layer.qkv.inputs

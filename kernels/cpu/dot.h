@@ -34,6 +34,14 @@ INLINE uint32_t largest_bits(const float* x);
 // near), of which the lowest 8 bits stay; and what the first and the last 16 of these add up to.
 INLINE void round_to_bytes(const float* x, float factor, int8_t* bytes, int32_t (&sums)[2]);
 
+// Added to 1.5 × 2^23, a number is rounded as it should be, and its lowest byte is the result.
+INLINE int8_t round_to_byte(float x) {
+  const float rounded = x + 12582912.0f;
+  uint32_t bits;
+  std::memcpy(&bits, &rounded, sizeof bits);
+  return static_cast<int8_t>(bits);
+}
+
 #if defined(__AVX512VNNI__)
 
 constexpr int WIDTH = 16, DOT_ROWS = 12;
@@ -82,7 +90,7 @@ INLINE void round_to_bytes(const float* x, float factor, int8_t* bytes, int32_t 
 
 INLINE Floats no_floats() { return {_mm512_setzero_ps()}; }
 INLINE Floats load_floats(const float* from) { return {_mm512_loadu_ps(from)}; }
-INLINE Floats load_floats(const uint16_t* from) {
+INLINE Floats load_floats(const Half* from) {
   return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)))};
 }
 INLINE void store_floats(float* to, Floats a) { _mm512_storeu_ps(to, a.v); }
@@ -92,7 +100,7 @@ INLINE Floats fused(Floats a, float b, Floats c) {
   return {_mm512_fmadd_ps(a.v, _mm512_set1_ps(b), c.v)};
 }
 
-#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#elif defined(NARROW_REGISTERS)
 
 constexpr int WIDTH = 8, DOT_ROWS = 4;
 
@@ -206,7 +214,7 @@ class Sum<8> {
 
 INLINE Floats no_floats() { return {_mm256_setzero_ps()}; }
 INLINE Floats load_floats(const float* from) { return {_mm256_loadu_ps(from)}; }
-INLINE Floats load_floats(const uint16_t* from) {
+INLINE Floats load_floats(const Half* from) {
   return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)))};
 }
 INLINE void store_floats(float* to, Floats a) { _mm256_storeu_ps(to, a.v); }
@@ -271,14 +279,10 @@ INLINE uint32_t largest_bits(const float* x) {
   }
   return most;
 }
-// Added to 1.5 × 2^23, a number is rounded as it should be, and its lowest byte is the result.
 INLINE void round_to_bytes(const float* x, float factor, int8_t* bytes, int32_t (&sums)[2]) {
   sums[0] = sums[1] = 0;
   for (int i = 0; i < 32; ++i) {
-    const float rounded = x[i] * factor + 12582912.0f;
-    uint32_t bits;
-    std::memcpy(&bits, &rounded, sizeof bits);
-    bytes[i] = static_cast<int8_t>(bits);
+    bytes[i] = round_to_byte(x[i] * factor);
     sums[i / 16] += bytes[i];
   }
 }
@@ -289,7 +293,7 @@ INLINE Floats load_floats(const float* from) {
   std::memcpy(out.v, from, sizeof out.v);
   return out;
 }
-INLINE Floats load_floats(const uint16_t* from) {
+INLINE Floats load_floats(const Half* from) {
   Floats out;
   for (int i = 0; i < WIDTH; ++i) out.v[i] = to_float(from[i]);
   return out;

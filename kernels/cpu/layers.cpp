@@ -40,9 +40,9 @@ void chairlift_layers(void* pool, const Shape* shape, const Angles* angles, floa
     chairlift_rms_norm(pool, hidden, n, width, layer.attention_norm, eps, to.normed);
     linear(pool, to.normed, n, layer.qkv, false, to.qkv);
     chairlift_rotate_and_store(pool, shape, to.qkv, n, angles->cos, angles->sin, angles->half,
-                               rows->positions, rows->slots, cache.keys, cache.values);
-    chairlift_attention(pool, shape, to.qkv, cache.keys, cache.values, rows->tables, rows->width,
-                        rows->tiles, rows->tile_count, to.attended);
+                               rows->positions, rows->slots, &cache);
+    chairlift_attention(pool, shape, to.qkv, &cache, rows->tables, rows->width, rows->tiles,
+                        rows->tile_count, to.attended);
     linear(pool, to.attended, n, layer.attention_out, true, hidden);
 
     chairlift_rms_norm(pool, hidden, n, width, layer.mlp_norm, eps, to.normed);

@@ -32,16 +32,18 @@ _SIGNATURES = {
     "silu_mul": (_POINTER, _LONG, _LONG, _POINTER),
     "rotate_and_store": (
         *(_POINTER, _POINTER, _LONG, _POINTER, _POINTER, _LONG),
-        *(_POINTER, _POINTER, _POINTER, _POINTER),
+        *(_POINTER, _POINTER, _POINTER),
     ),
     "attention": (
-        *(_POINTER, _POINTER, _POINTER, _POINTER),
+        *(_POINTER, _POINTER, _POINTER),
         *(_POINTER, _LONG, _POINTER, _LONG, _POINTER),
     ),
     "layers": (
         *(_POINTER, _POINTER, _FLOAT, _POINTER, _POINTER, _LONG),
         *(_POINTER, _POINTER, _POINTER),
     ),
+    "sample": (_POINTER, _LONG, _LONG, _POINTER, _POINTER),
+    "log_probabilities": (_POINTER, _LONG, _POINTER, _LONG, _LONG, _POINTER, _POINTER),
 }
 
 

@@ -88,7 +88,7 @@ Tile tile_for(int rows, int panels) {
     case 3: return tile_of<3>(panels);
     case 4: return tile_of<4>(panels);
     case 5: return tile_of<5>(panels);
-#if defined(__AVX512F__)
+#if defined(WIDE_REGISTERS)
     case 6: return tile_of<6>(panels);
     case 7: return tile_of<7>(panels);
     case 8: return tile_of<8>(panels);

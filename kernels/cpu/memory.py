@@ -1,8 +1,8 @@
 """Memory for weights and caches, in large pages where the system has them.
 
 Owns the slabs from which tensors are cut. A step reads every weight once, so each page of 4 KiB
-would be looked up anew each time, and on virtual machines at a price: with large pages one row
-went through all linear layers in about two thirds of the time.
+would be looked up anew each time, and on virtual machines at a price: with large pages a step of
+one row takes a sixth less time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Memory"]
+__all__ = ["Memory", "advise_large_pages", "large_pages"]
 
 _LARGE_PAGE = 2 << 20
 _SLAB = 32 << 20
@@ -35,18 +35,28 @@ class Memory:
         size = math.prod(shape)
         taken = -(-size * _FLOAT // _LINE) * _LINE // _FLOAT
         if taken > len(self._free):
-            self._free = _slab(max(_SLAB, taken * _FLOAT))
+            self._free = large_pages(max(_SLAB, taken * _FLOAT)).view(np.float32)
         tensor = torch.from_numpy(self._free[:size]).view(shape)
         self._free = self._free[taken:]
         return tensor
 
 
-def _slab(size: int) -> NDArray[np.float32]:
-    """So many bytes at least, from the start of a large page."""
-    pages = mmap.mmap(-1, size + _LARGE_PAGE)
+def large_pages(size: int) -> NDArray[np.uint8]:
+    """So many zeros, rounded up to large pages; taken as they are first written.
+
+    Private, for to Linux a mapping that children could share is shared memory, which most systems
+    give no large pages.
+    """
+    size = -(-size // _LARGE_PAGE) * _LARGE_PAGE
+    pages = mmap.mmap(-1, size + _LARGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    advise_large_pages(pages)
+    memory = np.frombuffer(pages, np.uint8)
+    skip = -memory.ctypes.data % _LARGE_PAGE
+    return memory[skip : skip + size]
+
+
+def advise_large_pages(pages: mmap.mmap) -> None:
+    """Ask for them, where the kernel has any for such memory."""
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel without them
+        with contextlib.suppress(OSError):
             pages.madvise(mmap.MADV_HUGEPAGE)
-    memory = np.frombuffer(pages, np.float32)
-    skip = -memory.ctypes.data % _LARGE_PAGE // _FLOAT
-    return memory[skip:]

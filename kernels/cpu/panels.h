@@ -13,7 +13,8 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
+
+#include "vec.h"
 
 namespace chairlift {
 
@@ -24,7 +25,7 @@ constexpr long PANEL = 16;
 template <int BITS_, class Scale_, bool HAS_MINIMUM_, int PARTS_, int OFFSET_>
 struct Form {
   static constexpr int BITS = BITS_;      // of a code: 4 or 8
-  using Scale = Scale_;                   // uint16_t for half precision, or float
+  using Scale = Scale_;                   // Half or float
   static constexpr bool HAS_MINIMUM = HAS_MINIMUM_;
   static constexpr int PARTS = PARTS_;    // of a group, each with a scale of its own
   static constexpr int OFFSET = OFFSET_;
@@ -49,32 +50,14 @@ struct Form {
 template <class Then>
 void with_form(int form, const Then& then) {
   switch (form) {
-    case 0: return then(Form<4, uint16_t, false, 1, 8>{});
-    case 1: return then(Form<4, uint16_t, true, 1, 0>{});
+    case 0: return then(Form<4, Half, false, 1, 8>{});
+    case 1: return then(Form<4, Half, true, 1, 0>{});
     case 2: return then(Form<4, float, true, 1, 0>{});
-    case 3: return then(Form<8, uint16_t, false, 1, 128>{});
+    case 3: return then(Form<8, Half, false, 1, 128>{});
     default: return then(Form<8, float, false, 2, 128>{});
   }
 }
 
 inline float to_float(float x) { return x; }
-
-// From half precision: exact.
-inline float to_float(uint16_t half) {
-  const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16, rest = half & 0x7fff;
-  uint32_t bits;
-  if (rest >= 0x7c00) {
-    bits = 0x7f800000 | (rest & 0x3ff) << 13;  // not a number, or none that is finite
-  } else if (rest >= 0x400) {
-    bits = (rest << 13) + (112u << 23);
-  } else {
-    const float small = static_cast<float>(rest) * 0x1p-24f;
-    std::memcpy(&bits, &small, sizeof bits);
-  }
-  bits |= sign;
-  float x;
-  std::memcpy(&x, &bits, sizeof x);
-  return x;
-}
 
 }  // namespace chairlift

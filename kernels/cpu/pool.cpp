@@ -8,9 +8,9 @@
 namespace chairlift {
 namespace {
 
-// A wake-up costs about as much as a small kernel, so both sides look for a moment before they
-// sleep: long enough to stay awake between the kernels of one step, never between steps.
-constexpr std::chrono::microseconds SPIN{50};
+// A wake-up costs more than a small kernel, so both sides look for a moment before they sleep: long
+// enough to stay awake between the calls of one step, at whose end that costs little.
+constexpr std::chrono::microseconds SPIN{200};
 
 void relax() {
 #if defined(__x86_64__)

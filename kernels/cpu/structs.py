@@ -20,6 +20,7 @@ class Shape(ctypes.Structure):
         ("kv_heads", _LONG),
         ("head_dim", _LONG),
         ("block_size", _LONG),
+        ("half", _LONG),
     ]
 
 

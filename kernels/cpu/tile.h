@@ -11,7 +11,7 @@
 namespace chairlift {
 
 // Registers for the sums of a tile, and the rows and panels of 16 columns that they may span.
-#if defined(__AVX512F__)
+#if defined(WIDE_REGISTERS)
 constexpr int TILE_SUMS = 24, TILE_ROWS = 12, TILE_PANELS = 4;
 #else
 constexpr int TILE_SUMS = 6, TILE_ROWS = 6, TILE_PANELS = 4;
@@ -48,12 +48,19 @@ INLINE void store_tile(const Vec (&sums)[ROWS][PANELS], float* to, long stride) 
     for (int p = 0; p < PANELS; ++p) store(to + r * stride + p * LANES, sums[r][p]);
 }
 
+struct Nothing {
+  INLINE void operator()(long) const {}
+};
+
 // sums[row][panel] += x[row × stride + i] × weight[panel][i × step …  + 15], for i from 0 on.
-template <int ROWS, int PANELS>
+// `meanwhile(i)` is called beside that, and must not change what is read.
+template <int ROWS, int PANELS, class Weight, class Meanwhile = Nothing>
 INLINE void add_products(Vec (&sums)[ROWS][PANELS], const float* x, long stride,
-                         const float* const (&weight)[PANELS], long step, long from, long to) {
+                         const Weight* const (&weight)[PANELS], long step, long from, long to,
+                         const Meanwhile& meanwhile = {}) {
 #pragma GCC unroll 4
   for (long i = from; i < to; ++i) {
+    meanwhile(i);
     Vec column[PANELS];
 #pragma GCC unroll 4
     for (int p = 0; p < PANELS; ++p) column[p] = load(weight[p] + i * step);

@@ -43,8 +43,10 @@ def make_history(heads: Heads, length: int, block_size: int, *, seed: int) -> Hi
     return History(2 * torch.randn(length, heads.width, generator=_random(seed)), blocks)
 
 
-def new_cache(kernels: Kernels, heads: Heads, block_size: int) -> KVCache:
-    return kernels.new_cache(heads, 8 * (512 // block_size), block_size)
+def new_cache(
+    kernels: Kernels, heads: Heads, block_size: int, dtype: torch.dtype = torch.float32
+) -> KVCache:
+    return kernels.new_cache(heads, 8 * (512 // block_size), block_size, dtype)
 
 
 def step_rows(steps: Iterable[Step], block_size: int) -> AttentionRows:

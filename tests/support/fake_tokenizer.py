@@ -1,6 +1,9 @@
 """A tokenizer without files: a token is a byte of UTF-8."""
 
 from collections.abc import Sequence
+from functools import cached_property
+
+from chairlift.router.token_text import WholeTexts
 
 BOS = 256
 
@@ -12,6 +15,10 @@ class FakeTokenizer:
     bos_token = ""
     eos_token = ""
     strips_space = False
+
+    @cached_property
+    def whole_texts(self) -> WholeTexts:
+        return WholeTexts(self.token_bytes)
 
     def encode(self, text: str, *, add_special: bool) -> list[int]:
         return [BOS] * add_special + list(text.encode())

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import grpc.aio
@@ -44,7 +43,7 @@ class ScriptedReplica(pb_grpc.WorkerServicer):
                     yield pb.FromWorker(frame=self._frame(turn, submission.handle))
 
     def _frame(self, turn: Iterable[Delta], first: int) -> pb.Frame:
-        deltas: Sequence[Delta] = [replace(delta, handle=first + delta.handle) for delta in turn]
+        deltas: Sequence[Delta] = [delta._replace(handle=first + delta.handle) for delta in turn]
         return wire_frame.frame_to_wire(deltas, LoadReport(blocks_total=self.info.blocks_total))
 
 

@@ -127,7 +127,7 @@ def test_kernels_are_one_of_three_kinds():
 
 
 def test_numbers_of_the_cpu_are_one_of_three_kinds():
-    assert load_config(environment={}).engine.cpu_math == "float32"
+    assert load_config(environment={}).engine.cpu_math == "auto"
     chosen = load_config(overrides={"engine.cpu_math": "float32"}, environment={})
     assert chosen.engine.cpu_math == "float32"
     with pytest.raises(ConfigError, match=r"^engine\.cpu_math: .*'int8'"):

@@ -1,5 +1,4 @@
 import asyncio
-from contextlib import aclosing
 
 import pytest
 
@@ -26,9 +25,10 @@ async def texts(router: FakeRouter, prompts: int, n: int = 1) -> tuple[dict[int,
     said: dict[int, str] = {}
     ended = []
     async with take_off(router, generation(prompts, n)) as flights:
-        async with aclosing(flights.turns()) as turns:
+        async with flights.turns() as turns:
             async for turn in turns:
-                for choice, update in turn:
+                for update in turn:
+                    choice = update.choice
                     assert choice not in ended
                     said[choice] = said.get(choice, "") + update.text
                     if update.finish:
@@ -107,9 +107,9 @@ def test_a_failing_flight_fails_all_after_what_it_had_to_tell(prompts):
         said = []
         async with take_off(router, generation(prompts)) as flights:
             with pytest.raises(ReplicaLost):
-                async with aclosing(flights.turns()) as turns:
+                async with flights.turns() as turns:
                     async for turn in turns:
-                        said += [choice for choice, _ in turn]
+                        said += [update.choice for update in turn]
             assert asyncio.all_tasks() == {asyncio.current_task()}
         router.check_idle()
         return said
@@ -125,7 +125,7 @@ def test_a_fault_of_ours_in_one_of_many_flights_is_passed_on_and_leaves_no_task(
 
         async with take_off(FakeRouter(script), generation(3)) as flights:
             with pytest.raises(ZeroDivisionError):
-                async with aclosing(flights.turns()) as turns:
+                async with flights.turns() as turns:
                     async for _ in turns:
                         pass
             assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -145,7 +145,7 @@ def test_a_reader_that_takes_its_time_holds_back_the_flights():
                 yield [Update(0, "x", 1, "stop" if number == 999 else None)]
 
         async with take_off(FakeRouter(script), generation(2)) as flights:
-            async with aclosing(flights.turns()) as turns:
+            async with flights.turns() as turns:
                 await anext(turns)
                 for _ in range(100):
                     await asyncio.sleep(0)

@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import pytest
@@ -149,6 +151,20 @@ def test_a_connection_that_stays_idle_does_not_keep_a_server_from_leaving():
             await server.stop(5.0)
             assert not server.alive
             await idle.close()
+
+    asyncio.run(main())
+
+
+def test_responses_carry_the_date():
+    async def main() -> None:
+        port = free_port()
+        async with serving("a", port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            head = await reader.readuntil(b"\r\n\r\n")
+            date = head.lower().split(b"date: ")[1].split(b"\r\n")[0]
+            assert abs(parsedate_to_datetime(date.decode()).timestamp() - time.time()) < 60
+            writer.close()
 
     asyncio.run(main())
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import socket
 from pathlib import Path
 
 import pytest
+from gguf import GGMLQuantizationType
 
 from chairlift.cluster.config import ServiceConfig, load_config
 from chairlift.cluster.errors import ConfigError, ModelError, StartupError
-from chairlift.cluster.model_files import weight_bytes
 from chairlift.cluster.model_spec import ModelFormat, ModelSpec, RopeSpec
 from chairlift.deployments.preflight import check_memory, check_port, preflight
+from support.tiny_llama import random_weights, write_gguf
 
 GIB = 1024**3
 SPEC = ModelSpec(
@@ -57,18 +57,35 @@ def test_host_that_is_not_ours_is_refused() -> None:
         check_port("192.0.2.1", 8000)
 
 
-def test_memory_counts_every_replica() -> None:
-    two = config(workers__replicas=2, engine__kv_memory="1GiB")
-    with pytest.raises(StartupError, match=r"2 replica\(s\).*fewer --replicas"):
-        check_memory(two, SPEC, 2 * GIB)
-    check_memory(two, SPEC, 4 * GIB)
+def test_too_little_memory_is_refused_with_the_way_out() -> None:
+    two = config(workers__replicas=2)
+    with pytest.raises(StartupError, match=r"2 replica\(s\) of m .* 4\.0 GiB.*fewer --replicas"):
+        check_memory(two, SPEC, 4 * GIB, 4 * GIB - 1)
+    check_memory(two, SPEC, 4 * GIB, 4 * GIB)
+    with pytest.raises(StartupError, match=r"1 more replica\(s\)"):
+        check_memory(two, SPEC, 4 * GIB, 3 * GIB, running=1)
+    check_memory(two, SPEC, 4 * GIB, 3 * GIB, running=2)
 
 
-def test_memory_counts_the_weights() -> None:
-    large = dataclasses.replace(SPEC, num_layers=100_000)
-    assert weight_bytes(large) > 8 * GIB
-    with pytest.raises(StartupError, match="too little memory"):
-        check_memory(config(), large, 8 * GIB)
+def test_memory_is_counted_as_the_model_will_be_computed(tmp_path: Path) -> None:
+    path = write_gguf(
+        tmp_path / "m.gguf", random_weights(), type_of=lambda _: GGMLQuantizationType.Q8_0
+    )
+    port = _free_port()
+    found = {
+        math: preflight(
+            config(model__path=str(path), engine__cpu_math=math, http__port=port)
+        ).weights.math
+        for math in ("auto", "int8", "float32")
+    }
+    assert found == {"auto": "int8", "int8": "int8", "float32": "float32"}
+
+
+def test_arithmetic_that_the_file_does_not_allow_is_refused(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "m.gguf", random_weights())
+    wrong = config(model__path=str(path), engine__cpu_math="int8", http__port=_free_port())
+    with pytest.raises(ConfigError, match=r"engine\.cpu_math: .* is no GGUF file with Q4_0"):
+        preflight(wrong)
 
 
 def test_missing_model_is_refused_before_anything_starts(tmp_path: Path) -> None:

@@ -24,10 +24,15 @@ class StepClock:
         self.now += 1.0
 
 
-def run(batching: Batching, work: list[Work], sizes: EngineSizes = SIZES) -> EngineRun:
+def run(
+    batching: Batching,
+    work: list[Work],
+    sizes: EngineSizes = SIZES,
+    in_flight: int | None = None,
+) -> EngineRun:
     clock = StepClock()
     runner = FakeRunner(sizes.vocab_size, block_size=sizes.block_size, delay=clock.step)
-    return run_engine(work, batching, runner, sizes, clock)
+    return run_engine(work, batching, runner, sizes, clock, in_flight=in_flight)
 
 
 def test_continuous_batching_refills_the_seat_beside_a_long_output() -> None:
@@ -43,6 +48,13 @@ def test_static_batching_leaves_that_seat_empty() -> None:
     result = run(Batching.STATIC, WORK)
     assert (result.steps, result.occupied) == (9, 11)
     assert result.latency == (8.0, 1.0, 9.0, 9.0)
+
+
+def test_with_a_limit_a_request_comes_when_another_has_ended_and_counts_from_then() -> None:
+    result = run(Batching.CONTINUOUS, WORK, in_flight=1)
+    assert (result.steps, result.occupied) == (11, 11)
+    assert result.latency == (8.0, 1.0, 1.0, 1.0)
+    assert result.first_token == (1.0, 1.0, 1.0, 1.0)
 
 
 def test_all_modes_give_the_same_tokens() -> None:

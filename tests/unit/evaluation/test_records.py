@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from chairlift.evaluation.percentiles import Percentiles
-from chairlift.evaluation.records import RequestRecord, summarise
+from chairlift.evaluation.records import RequestRecord, steady_tokens_per_s, summarise
 
 
 def record(**changes: Any) -> RequestRecord:
@@ -24,7 +24,7 @@ def record(**changes: Any) -> RequestRecord:
 
 
 def one(value: float, count: float = 1.0) -> Percentiles:
-    return Percentiles(value, value, value, count)
+    return Percentiles(value, value, value, value, count)
 
 
 def test_one_request_by_hand() -> None:
@@ -34,7 +34,7 @@ def test_one_request_by_hand() -> None:
     assert summary.time_to_first_token == one(1.0)
     assert summary.end_to_end == one(5.0)
     assert summary.lag == one(0.5)
-    assert summary.inter_token_latency == Percentiles(1.0, 2.0, 2.0, 2.0)
+    assert summary.inter_token_latency == Percentiles(1.5, 1.0, 2.0, 2.0, 2.0)
     assert summary.time_per_output_token == one(2.0)  # (6 − 2) / (3 − 1)
     assert summary.longest_gap == one(2.0)
     assert summary.output_tokens_per_s == 3 / 5
@@ -45,7 +45,7 @@ def test_one_request_by_hand() -> None:
 def test_tokens_are_spread_over_the_chunks_that_carried_them() -> None:
     """Six tokens in three chunks: each gap counts twice at half its length."""
     summary = summarise([record(output_tokens=6, asked_output=6)])
-    assert summary.inter_token_latency == Percentiles(0.5, 1.0, 1.0, 4.0)
+    assert summary.inter_token_latency == Percentiles(0.75, 0.5, 1.0, 1.0, 4.0)
     assert (summary.output_tokens, summary.chunks) == (6, 3)
     assert summary.longest_gap == one(2.0)
 
@@ -111,3 +111,28 @@ def test_nothing_offered_gives_an_empty_summary() -> None:
     summary = summarise([])
     assert (summary.offered, summary.duration, summary.output_tokens_per_s) == (0, 0.0, 0.0)
     assert summary.end_to_end is None and summary.asked_ratio is None
+
+
+def decoding(*chunks: float, tokens: int | None = None) -> RequestRecord:
+    number = len(chunks) if tokens is None else tokens
+    return record(chunks=chunks, output_tokens=number, asked_output=number)
+
+
+def test_the_steady_rate_counts_only_while_all_seats_decode() -> None:
+    """Two decode from 2 to 4 and from 7 to 8; three tokens come, and then two."""
+    records = [
+        decoding(1.0, 2.5, 4.0),
+        decoding(2.0, 3.0, 5.0, 8.0),
+        decoding(7.0, 7.5, 9.0),
+    ]
+    assert steady_tokens_per_s(records, 2) == pytest.approx(5 / 3)
+
+
+def test_the_steady_rate_spreads_tokens_over_chunks() -> None:
+    assert steady_tokens_per_s([decoding(1.0, 2.0, 3.0, tokens=6)], 1) == pytest.approx(2.0)
+
+
+def test_there_is_no_steady_rate_where_the_seats_were_never_full() -> None:
+    records = [decoding(1.0, 2.0), decoding(3.0, 4.0), record(failure="timeout")]
+    assert steady_tokens_per_s(records, 2) is None
+    assert steady_tokens_per_s([], 1) is None

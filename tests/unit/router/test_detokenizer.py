@@ -44,6 +44,18 @@ def test_special_tokens_and_unknown_ids_have_no_text_but_count():
     assert detokenizer.num_tokens == 4
 
 
+def test_a_whole_token_within_a_character_ends_it():
+    first, _ = byte_tokens("é".encode())
+    detokenizer = Detokenizer(BYTES)
+    assert [detokenizer.feed([token]) for token in [AB, first, AB, AB]] == [
+        "ab",
+        "",
+        "\ufffdab",
+        "ab",
+    ]
+    assert not detokenizer.in_character
+
+
 def test_a_special_token_does_not_break_a_character_apart():
     first, second = byte_tokens("é".encode())
     detokenizer = Detokenizer(BYTES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chairlift.cluster.errors import ModelError
-from chairlift.router.token_text import TokenText, read_decoder
+from chairlift.router.token_text import TokenText, WholeTexts, read_decoder
 from support.vocabularies import byte_level_letter
 
 BYTE_LEVEL = TokenText(byte_level=True, strips_space=False)
@@ -77,3 +77,16 @@ def test_the_spelling_is_read_off_the_decoder(decoder, expected):
 def test_a_decoder_that_would_be_followed_wrongly_is_refused(decoder, named):
     with pytest.raises(ModelError, match=named.replace("+", r"\+")):
         read_decoder(decoder)
+
+
+def test_whole_texts_are_those_of_tokens_whose_bytes_are_whole_characters():
+    entries = {1: b"ab", 2: "é".encode(), 3: b"\xc3", 4: b"a\xc3", 5: b"\xff"}
+    texts = WholeTexts(lambda id_: entries.get(id_, b""))
+    assert [texts[id_] for id_ in range(7)] == ["", "ab", "é", None, None, None, ""]
+    assert [texts[id_] for id_ in (1, 3)] == ["ab", None]  # as before
+
+
+def test_whole_texts_remember_no_ids_outside_the_vocabulary():
+    texts = WholeTexts(lambda id_: b"")
+    assert [texts[id_] for id_ in range(100)] == [""] * 100
+    assert len(texts) == 0

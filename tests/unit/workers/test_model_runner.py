@@ -151,3 +151,13 @@ def test_warm_up_leaves_nothing_behind_that_matters():
     cold, warm = make_runner(), make_runner()
     warm.warm_up(lambda _: None)
     assert decode_alone(warm, 0, 9) == decode_alone(cold, 0, 9)
+
+
+def test_a_rehearsal_can_be_repeated_and_must_fit_the_cache():
+    runner = make_runner()
+    step = runner.rehearse(2, BLOCK_SIZE + 1)
+    step()
+    step()
+    assert decode_alone(runner, 0, 9) == decode_alone(make_runner(), 0, 9)
+    with pytest.raises(ValueError, match=f"{BLOCKS + 1} blocks are needed, there are {BLOCKS}"):
+        runner.rehearse(BLOCKS + 1, 1)

@@ -30,6 +30,13 @@ def test_news_of_several_steps_are_joined_by_sequence():
     assert not outbox.take(LOAD, ()).frame.handles
 
 
+def test_two_news_of_a_sequence_in_one_step_are_one_row():
+    outbox = begun()
+    outbox.add([Delta(1, (5,)), Delta(2, (6,)), Delta(1, (), FinishReason.HANDED_OVER)])
+    frame = wire_frame.frame_from_wire(outbox.take(LOAD, ()).frame)
+    assert frame.deltas == (Delta(1, (5,), FinishReason.HANDED_OVER), Delta(2, (6,)))
+
+
 def test_the_first_message_tells_all_names_and_the_next_ones_what_changed():
     outbox = Outbox(10)
     outbox.note(BlockEvents(added=(3,)))

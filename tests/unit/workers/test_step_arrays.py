@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from chairlift.workers.sequence import Slice, StepPlan
-from chairlift.workers.step_arrays import model_arrays, sampling_arrays
+from chairlift.workers.step_arrays import model_arrays, sampling_array
 from support.decoding import make_sequence
 
 
@@ -58,21 +58,21 @@ def test_a_missing_block_is_an_error_and_not_a_write_elsewhere():
         model_arrays(StepPlan((Slice(sequence, 8, 1, True),)), block_size=4)
 
 
-def test_sampling_parameters_stand_in_the_order_of_the_plan():
-    plan = planned()
+def test_sampling_parameters_stand_in_the_order_of_the_sequences():
+    sequences = [piece.sequence for piece in planned().slices]
     other = make_sequence(
         4, [1], choice=3, temperature=0.5, top_k=9, top_p=0.8, min_p=0.25, seed=2**64 - 1
     )
-    arrays = sampling_arrays(StepPlan((*plan.slices, Slice(other, 0, 1, True))))
-    assert arrays.temperature.tolist() == [0, 0, 0.5]
-    assert arrays.top_k.tolist() == [0, 0, 9]
-    assert arrays.top_p.tolist() == [1, 1, 0.8]
-    assert arrays.min_p.tolist() == [0, 0, 0.25]
-    assert arrays.seed.tolist() == [0, 0, 2**64 - 1]
-    assert arrays.choice.tolist() == [0, 0, 3]
-    assert arrays.position.tolist() == [0, 4, 0], "index of the token among the outputs"
+    array = sampling_array([*sequences[:2], other])
+    assert array["temperature"].tolist() == [0, 0, 0.5]
+    assert array["top_k"].tolist() == [0, 0, 9]
+    assert array["top_p"].tolist() == [1, 1, 0.8]
+    assert array["min_p"].tolist() == [0, 0, 0.25]
+    assert array["seed"].tolist() == [0, 0, 2**64 - 1]
+    assert array["choice"].tolist() == [0, 0, 3]
+    assert array["position"].tolist() == [0, 4, 0], "index of the token among the outputs"
 
 
 def test_negative_seeds_are_taken_as_64_bits():
-    arrays = sampling_arrays(StepPlan((Slice(make_sequence(0, [1], seed=-1), 0, 1, True),)))
-    assert arrays.seed.tolist() == [2**64 - 1]
+    array = sampling_array([make_sequence(0, [1], seed=-1)])
+    assert array["seed"].tolist() == [2**64 - 1]

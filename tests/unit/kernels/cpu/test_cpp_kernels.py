@@ -124,22 +124,48 @@ def test_attention_over_blocks_of_any_size(kernels, shape, block_size):
     check_attention(kernels, BATCHES["mixed"], shape, block_size)
 
 
-def check_attention(kernels, batch, shape, block_size):
+@pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES.keys())
+@pytest.mark.parametrize("block_size", [16, 5])
+def test_attention_to_a_cache_in_half_precision(kernels, batch, block_size):
+    check_attention(kernels, batch, SHAPES["grouped"], block_size, torch.float16)
+
+
+@pytest.mark.parametrize("head_dim", [8, 16])
+def test_a_cache_in_half_precision_holds_the_nearest_numbers(kernels, head_dim):
+    heads = make_heads(1, 1, head_dim)
+    bits = torch.arange(0, 1 << 15, 16).to(torch.int16)
+    exact, next_one = bits.view(torch.float16).float(), (bits + 1).view(torch.float16).float()
+    middle = (exact + next_one) / 2
+    numbers = torch.cat((exact, middle, middle * (1 - 1e-6), middle * (1 + 1e-6)))
+    numbers = torch.cat((numbers, -numbers, torch.tensor([1e9, -1e9, 1e-9, -1e-9] * 4)))
+    history = make_history(heads, 512, 16, seed=0)
+    expected = numbers.clamp(-65504, 65504).half()
+    for start in range(0, len(numbers) - 512 * head_dim + 1, 512 * head_dim):
+        part = slice(start, start + 512 * head_dim)
+        history.qkv[:, 2 * head_dim :] = numbers[part].view(512, head_dim)
+        cache = new_cache(kernels, heads, 16, torch.float16)
+        run(kernels, heads, cache, 16, [Step(history, 0, 512)])
+        found = cache.values[list(history.blocks), 0].flatten()
+        torch.testing.assert_close(found, expected[part], rtol=0, atol=0, equal_nan=True)
+
+
+def check_attention(kernels, batch, shape, block_size, dtype=torch.float32):
     heads = make_heads(*shape, rotated=4)
     steps = [
         Step(make_history(heads, end, block_size, seed=index), start, end)
         for index, (start, end) in enumerate(batch)
     ]
-    cache = new_cache(kernels, heads, block_size)
+    cache = new_cache(kernels, heads, block_size, dtype)
     before = [Step(step.history, 0, step.start) for step in steps if step.start]
     if before:
         run(kernels, heads, cache, block_size, before)
     actual = run(kernels, heads, cache, block_size, steps)
     for step, found in zip(steps, actual, strict=True):
-        check(found, expected_attention(heads, step, block_size))
+        expected = expected_attention(heads, step, block_size, dtype)
+        check(found, expected, 1e-5 if dtype == torch.float32 else 2e-3)
 
 
-def expected_attention(heads, step, block_size):
+def expected_attention(heads, step, block_size, dtype):
     """The reference on its own cache, with rotated keys of all positions up to the step's end."""
     length = step.end
     by_head = step.history.qkv[:length].double().view(length, -1, heads.head_dim)
@@ -150,8 +176,8 @@ def expected_attention(heads, step, block_size):
     rows = step_rows([Step(step.history, 0, length)], block_size)
     shape = (int(rows.block_tables.max()) + 1, block_size, stored, heads.head_dim)
     caches = torch.zeros(shape, dtype=torch.double), torch.zeros(shape, dtype=torch.double)
-    reference.kv_write(caches[0], rotated[:, -stored:], rows.slots)
-    reference.kv_write(caches[1], by_head[:, -stored:], rows.slots)
+    for cache, new in zip(caches, (rotated, by_head), strict=True):
+        reference.kv_write(cache, new[:, -stored:].to(dtype).double(), rows.slots)
     attended = reference.paged_attention(
         rotated[step.start :, : heads.num_heads],
         caches,
@@ -183,6 +209,6 @@ def test_tensors_that_do_not_fit_are_refused(kernels, x, message):
         kernels.linear(x, layer, out=torch.empty(3, 5))
 
 
-def check(actual, expected):
+def check(actual, expected, tolerance=1e-5):
     assert actual.dtype == torch.float32
-    torch.testing.assert_close(actual.double(), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(actual.double(), expected, rtol=tolerance, atol=tolerance)

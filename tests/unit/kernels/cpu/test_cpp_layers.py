@@ -29,7 +29,8 @@ def kernels(request):
 
 @pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS.keys())
 @pytest.mark.parametrize("has_bias", [False, True])
-def test_one_call_computes_what_the_single_kernels_do(kernels, kinds, has_bias):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_one_call_computes_what_the_single_kernels_do(kernels, kinds, has_bias, dtype):
     heads = make_heads(HEADS, KV_HEADS, HEAD_DIM)
     layers = [make_layer(kernels, kinds, has_bias, seed=seed) for seed in range(3)]
     steps = [
@@ -45,7 +46,7 @@ def test_one_call_computes_what_the_single_kernels_do(kernels, kinds, has_bias):
         PlainLayers(kernels, layers, heads, 1e-5),
     ):
         hidden = before.clone()
-        caches = [kernels.new_cache(heads, blocks, BLOCK_SIZE) for _ in layers]
+        caches = [kernels.new_cache(heads, blocks, BLOCK_SIZE, dtype) for _ in layers]
         prepared.run(hidden, rows, caches)
         results.append([hidden, *(tensor for c in caches for tensor in (c.keys, c.values))])
     assert results[0][0].isfinite().all()

@@ -82,9 +82,16 @@ def heads(request):
     return make_heads(*request.param)
 
 
-def attend(kernels, heads, history: History, cuts: list[int], *, block_size: int = BLOCK_SIZE):
+@pytest.fixture(params=[torch.float32, torch.float16], ids=["float32", "float16"])
+def dtype(request):
+    return request.param
+
+
+def attend(
+    kernels, heads, dtype, history: History, cuts: list[int], *, block_size: int = BLOCK_SIZE
+):
     """All positions, in chunks that end at ``cuts`` and at the end."""
-    cache = new_cache(kernels, heads, block_size)
+    cache = new_cache(kernels, heads, block_size, dtype)
     chunks = [
         run(kernels, heads, cache, block_size, [Step(history, start, end)])[0]
         for start, end in pairwise([0, *cuts, len(history.qkv)])
@@ -92,90 +99,95 @@ def attend(kernels, heads, history: History, cuts: list[int], *, block_size: int
     return torch.cat(chunks)
 
 
-def test_chunks_change_nothing(kernels, heads):
+def test_chunks_change_nothing(kernels, heads, dtype):
     history = make_history(heads, LENGTH, BLOCK_SIZE, seed=0)
-    whole = attend(kernels, heads, history, [])
+    whole = attend(kernels, heads, dtype, history, [])
     for cut in range(1, LENGTH):
-        assert torch.equal(attend(kernels, heads, history, [cut]), whole), cut
-    assert torch.equal(attend(kernels, heads, history, list(range(1, LENGTH))), whole)
-    assert torch.equal(attend(kernels, heads, history, list(range(7, LENGTH, 7))), whole)
+        assert torch.equal(attend(kernels, heads, dtype, history, [cut]), whole), cut
+    assert torch.equal(attend(kernels, heads, dtype, history, list(range(1, LENGTH))), whole)
+    assert torch.equal(attend(kernels, heads, dtype, history, list(range(7, LENGTH, 7))), whole)
 
 
-def test_where_blocks_lie_changes_nothing(kernels, heads):
+def test_where_blocks_lie_changes_nothing(kernels, heads, dtype):
     histories = [make_history(heads, LENGTH, BLOCK_SIZE, seed=seed) for seed in (0, 1)]
     moved = History(histories[0].qkv, histories[1].blocks)
     assert torch.equal(
-        attend(kernels, heads, histories[0], [64]), attend(kernels, heads, moved, [64])
+        attend(kernels, heads, dtype, histories[0], [64]),
+        attend(kernels, heads, dtype, moved, [64]),
     )
 
 
 @pytest.mark.parametrize("block_size", [1, 8, 24, 64])
-def test_the_size_of_blocks_changes_nothing(kernels, heads, block_size):
+def test_the_size_of_blocks_changes_nothing(kernels, heads, dtype, block_size):
     sixteen = make_history(heads, LENGTH, BLOCK_SIZE, seed=0)
     other = make_history(heads, LENGTH, block_size, seed=0)
     assert torch.equal(
-        attend(kernels, heads, sixteen, [40]),
-        attend(kernels, heads, other, [40], block_size=block_size),
+        attend(kernels, heads, dtype, sixteen, [40]),
+        attend(kernels, heads, dtype, other, [40], block_size=block_size),
     )
 
 
-def test_a_reused_prefix_changes_nothing(kernels, heads):
+def test_a_reused_prefix_changes_nothing(kernels, heads, dtype):
     """Two sequences share the blocks of their first 48 positions; one computed them."""
     first = make_history(heads, LENGTH, BLOCK_SIZE, seed=0)
     second = make_history(heads, LENGTH, BLOCK_SIZE, seed=1)
     second.qkv[:48] = first.qkv[:48]
     reusing = History(second.qkv, first.blocks[:3] + second.blocks[3:])
-    cache = new_cache(kernels, heads, BLOCK_SIZE)
+    cache = new_cache(kernels, heads, BLOCK_SIZE, dtype)
     run(kernels, heads, cache, BLOCK_SIZE, [Step(first, 0, LENGTH)])
     found = run(kernels, heads, cache, BLOCK_SIZE, [Step(reusing, 48, LENGTH)])[0]
-    assert torch.equal(found, attend(kernels, heads, second, [])[48:])
+    assert torch.equal(found, attend(kernels, heads, dtype, second, [])[48:])
 
 
-def test_company_changes_nothing(kernels, heads):
+def test_company_changes_nothing(kernels, heads, dtype):
     ends = [LENGTH, 1, 17, 64, 65, 100, 3]
     starts = [99, 0, 16, 0, 64, 50, 0]
     steps = [
         Step(make_history(heads, end, BLOCK_SIZE, seed=seed), start, end)
         for seed, (start, end) in enumerate(zip(starts, ends, strict=True))
     ]
-    cache = new_cache(kernels, heads, BLOCK_SIZE)
+    cache = new_cache(kernels, heads, BLOCK_SIZE, dtype)
     earlier = [Step(step.history, 0, step.start) for step in steps if step.start]
     run(kernels, heads, cache, BLOCK_SIZE, earlier)
     together = run(kernels, heads, cache, BLOCK_SIZE, steps)
     for step, found in zip(steps, together, strict=True):
-        alone = attend(kernels, heads, step.history, [])[step.start :]
+        alone = attend(kernels, heads, dtype, step.history, [])[step.start :]
         assert torch.equal(found, alone)
 
 
-def test_what_others_left_in_the_cache_changes_nothing(kernels, heads):
+def test_what_others_left_in_the_cache_changes_nothing(kernels, heads, dtype):
     """Not even what is not a number: it is not multiplied by zero, but never read."""
     history = make_history(heads, LENGTH, BLOCK_SIZE, seed=0)
-    cache = new_cache(kernels, heads, BLOCK_SIZE)
+    cache = new_cache(kernels, heads, BLOCK_SIZE, dtype)
     cache.keys.fill_(torch.nan)
     cache.values.fill_(torch.nan)
     found = run(kernels, heads, cache, BLOCK_SIZE, [Step(history, 0, LENGTH)])[0]
-    assert torch.equal(found, attend(kernels, heads, history, []))
+    assert torch.equal(found, attend(kernels, heads, dtype, history, []))
 
 
 @pytest.mark.parametrize("pairs", [1, 7, 1000])
-def test_tiles_change_nothing(kernels, heads, pairs, monkeypatch):
+def test_tiles_change_nothing(kernels, heads, dtype, pairs, monkeypatch):
     history = make_history(heads, LENGTH, BLOCK_SIZE, seed=0)
-    expected = attend(kernels, heads, history, [])
+    expected = attend(kernels, heads, dtype, history, [])
     monkeypatch.setattr(tiles, "_TILE_PAIRS", pairs)
-    assert torch.equal(attend(kernels, heads, history, []), expected)
+    assert torch.equal(attend(kernels, heads, dtype, history, []), expected)
 
 
-def test_attention_is_the_same_on_any_number_of_threads(heads):
+def test_attention_is_the_same_on_any_number_of_threads(heads, dtype):
     history = make_history(heads, LENGTH, BLOCK_SIZE, seed=0)
-    expected = attend(make_kernels(threads=1), heads, history, [149])
+    expected = attend(make_kernels(threads=1), heads, dtype, history, [149])
     for threads in (2, 3, 4):
-        assert torch.equal(attend(make_kernels(threads=threads), heads, history, [149]), expected)
+        assert torch.equal(
+            attend(make_kernels(threads=threads), heads, dtype, history, [149]), expected
+        )
 
 
-def test_attention_is_the_same_on_avx2_and_avx512(heads):
+def test_attention_is_the_same_on_avx2_and_avx512(heads, dtype):
     history = make_history(heads, LENGTH, BLOCK_SIZE, seed=0)
     wide, narrow = make_kernels(Processor.AVX512), make_kernels(Processor.AVX2)
-    assert torch.equal(attend(wide, heads, history, []), attend(narrow, heads, history, [80]))
+    assert torch.equal(
+        attend(wide, heads, dtype, history, []), attend(narrow, heads, dtype, history, [80])
+    )
 
 
 def random(seed: int, *shape: int) -> Tensor:

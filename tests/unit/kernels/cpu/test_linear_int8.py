@@ -43,6 +43,19 @@ def test_they_are_close_to_products_in_float64(kernels, kind):
 
 
 @KINDS
+def test_a_group_that_stands_out_is_as_exact_as_the_others(kernels, kind):
+    """Its large number would leave its neighbours a few steps of rounding."""
+    matrix = random_matrix(kind, 64, 768)
+    layer, weight = kernels.pack(matrix), decoded(matrix).double()
+    x = torch.randn(20, 768, generator=torch.Generator().manual_seed(0))
+    errors = []
+    for largest in (0.0, 100.0):
+        x[:, 5] = largest
+        errors.append((multiply(kernels, layer, x) - x.double() @ weight.T).std())
+    assert errors[1] < 1.2 * errors[0]
+
+
+@KINDS
 def test_a_bias_and_what_is_there_already_are_added(kernels, kind):
     matrix = random_matrix(kind, 40, SIZES[kind][0])
     x, bias, out = inputs(13, matrix.inputs), torch.randn(40), torch.randn(13, 40)
@@ -128,13 +141,14 @@ def multiply(kernels: CppKernels, layer, x: Tensor) -> Tensor:
 
 
 def inputs(rows: int, width: int, seed: int = 0) -> Tensor:
-    """Numbers of many sizes; groups of zeros, of tiny numbers, and with ties in rounding."""
+    """Numbers of many sizes; groups of zeros, of tiny or large ones, and with ties in rounding."""
     random = torch.Generator().manual_seed(seed)
     x = torch.randn(rows, width, generator=random)
     x *= 10.0 ** torch.randint(-6, 3, (rows, 1), generator=random)
     kinds = torch.randint(20, (rows, width // 32), generator=random).repeat_interleave(32, 1)
     x[kinds == 0] = 0.0
     x[kinds == 1] *= 1e-33
+    x[kinds == 3] *= 30.0
     ties = torch.randint(-127, 128, (rows, width), generator=random) + 0.5
     x[kinds == 2] = ties[kinds == 2]
     x[:, ::32] = torch.where(kinds[:, ::32] == 2, 127.0, x[:, ::32])
