@@ -182,11 +182,10 @@ class Terminal:
 
     def interrupt_until_end(self) -> int:
         """Until, for a signal just before readline starts to wait is noticed at the next one."""
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
+        for _ in range(30):
             self.interrupt()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                return self.process.wait(0.2)
+                return self.process.wait(2)
         raise AssertionError("still there")
 
     def close(self) -> None:

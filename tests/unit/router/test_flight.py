@@ -105,9 +105,9 @@ async def begun(router, *replicas, wanted=None, stop=()):
 
 def test_leaving_early_frees_the_engine():
     async def scenario(router, replica):
-        async with await submit(router, request(n=2, max_tokens=3000)) as flight:
-            await first_token(flight)
+        async with await begun(router, replica, wanted=request(n=2, max_tokens=3000)) as flight:
             assert not replica.idle
+        replica.gate.open()
         await eventually(lambda: replica.idle)
         assert ended(router) == {"cancelled": 1}
         with pytest.raises(StopAsyncIteration):
@@ -118,11 +118,12 @@ def test_leaving_early_frees_the_engine():
 
 def test_cancelling_the_readers_task_frees_the_engine():
     async def scenario(router, replica):
-        reading = asyncio.create_task(read_all(await submit(router, request(max_tokens=3000))))
-        await eventually(lambda: router.metrics.generated_tokens > 3)
+        reading = asyncio.create_task(read_all(await begun(router, replica)))
+        await asyncio.sleep(0)
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reading
+        replica.gate.open()
         await eventually(lambda: replica.idle)
         assert ended(router) == {"cancelled": 1}
 
