@@ -151,7 +151,9 @@ class Terminal:
 
     def __init__(self, url: str) -> None:
         self._end, child = pty.openpty()
+        # Ctrl-C is ignored by what a shell started in the background, and by its children.
         program = (
+            "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
             "import argparse, sys; from chairlift.deployments import chat; "
             "parser = argparse.ArgumentParser(); chat.add_arguments(parser); "
             "sys.exit(chat.run(parser.parse_args()))"
