@@ -38,6 +38,7 @@ from chairlift.evaluation.machine_ceilings import measure_ceilings
 from chairlift.evaluation.machine_report import EngineFigures, MachineReport, Turn
 from chairlift.evaluation.openai_stream import first_model
 from chairlift.evaluation.peers_report import Figures, figures_of
+from chairlift.evaluation.step_times import StepTimes
 from chairlift.workers.kernel_choice import MathChoice
 from chairlift.workers.model_loading import Compute, make_runner
 from chairlift.workers.sequence import Runner, StepPlan, StepResult
@@ -130,7 +131,7 @@ class _Engine:
             load.work, Batching.CONTINUOUS, timed, self._sizes, in_flight=load.in_flight
         )
         seats = load.in_flight or _SEATS
-        step = timed.decode_step_s(seats)
+        step = timed.times.decode_s(seats)
         return EngineFigures(
             kernel_tokens_per_s=seats / self._kernels_alone(seats),
             output_tokens_per_s=run.output_tokens_per_s,
@@ -149,24 +150,15 @@ class _Engine:
 
 
 class _TimedRunner:
-    """A runner that notes when each step began, and of what it was."""
+    """A runner that notes when each step began."""
 
     def __init__(self, runner: Runner) -> None:
+        self.times = StepTimes()
         self._runner = runner
-        self._steps: list[tuple[float, int, int]] = []
 
     def advance(self, plan: StepPlan) -> StepResult:
-        self._steps.append((time.perf_counter(), len(plan.slices), plan.num_tokens))
+        self.times.begin(plan)
         return self._runner.advance(plan)
-
-    def decode_step_s(self, seats: int) -> float | None:
-        """The median time from step to step while ``seats`` sequences decode and nothing else."""
-        times = [
-            later - earlier
-            for (earlier, *before), (later, *after) in pairwise(self._steps)
-            if before == after == [seats, seats]
-        ]
-        return median(times) if times else None
 
 
 def _over_http(base: str, load: Load) -> Figures:

@@ -23,13 +23,10 @@ import math
 import os
 import random
 import sys
-import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from importlib.util import find_spec
-from itertools import pairwise
 from pathlib import Path
-from statistics import median
 
 import torch
 from rich.console import Console
@@ -40,6 +37,7 @@ from chairlift.cluster.model_files import read_spec, resolve_model
 from chairlift.cluster.protocol import Batching, SamplingParams
 from chairlift.evaluation.engine_run import EngineSizes, Work, run_engine
 from chairlift.evaluation.flags import count
+from chairlift.evaluation.step_times import StepTimes
 from chairlift.evaluation.sweep_points import Place, Point, SweepReport, places_within
 from chairlift.workers.model_loading import Compute, make_runner
 from chairlift.workers.sequence import Runner, SequenceKey, Slice, StepPlan, StepResult
@@ -113,7 +111,6 @@ def measure(
 
 
 def _seconds(runner: Runner, place: Place, vocab_size: int, rng: random.Random) -> float:
-    decoding = _DecodingRunner(runner)
     work = [
         Work(0.0, tuple(rng.choices(range(vocab_size), k=place.prompt)), place.output)
         for _ in range(place.streams)
@@ -126,9 +123,14 @@ def _seconds(runner: Runner, place: Place, vocab_size: int, rng: random.Random) 
         block_size=_BLOCK_SIZE,
         vocab_size=vocab_size,
     )
-    used = decoding if place.decodes else runner
-    run = run_engine(work, Batching.CONTINUOUS, used, sizes)
-    return decoding.step_s(place.streams) if place.decodes else run.first_token[0]
+    if not place.decodes:
+        return run_engine(work, Batching.CONTINUOUS, runner, sizes).first_token[0]
+    decoding = _DecodingRunner(runner)
+    run_engine(work, Batching.CONTINUOUS, decoding, sizes)
+    seconds = decoding.times.decode_s(place.streams)
+    if seconds is None:
+        raise RuntimeError(f"{place.streams} streams never decoded together")
+    return seconds
 
 
 def _blocks(place: Place) -> int:
@@ -139,22 +141,14 @@ class _DecodingRunner:
     """A runner that computes of each slice the row that is sampled from, and notes when it ran."""
 
     def __init__(self, runner: Runner) -> None:
+        self.times = StepTimes()
         self._runner = runner
-        self._steps: list[tuple[float, int, int]] = []
 
     def advance(self, plan: StepPlan) -> StepResult:
-        self._steps.append((time.perf_counter(), len(plan.slices), plan.num_tokens))
+        self.times.begin(plan)
         sampled = (piece for piece in plan.slices if piece.samples)
         last = (Slice(each.sequence, each.start + each.count - 1, 1, True) for each in sampled)
         return self._runner.advance(StepPlan(tuple(last)))
-
-    def step_s(self, streams: int) -> float:
-        """The median time from step to step while all streams decode."""
-        return median(
-            later - earlier
-            for (earlier, *before), (later, *after) in pairwise(self._steps)
-            if before == after == [streams, streams]
-        )
 
 
 def _fill(runner: Runner, blocks: int, vocab_size: int) -> None:

@@ -19,6 +19,7 @@ from chairlift.kernels.quantised import Matrix
 from chairlift.kernels.sampler import Sampler
 
 __all__ = [
+    "FLOAT",
     "Attention",
     "AttentionRows",
     "DecoderLayer",
@@ -31,13 +32,17 @@ __all__ = [
 ]
 
 
+FLOAT = "F32"
+"""The kind of a part that is not quantised."""
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """Neighbouring outputs of a matrix, in the form that its kernels read.
 
     Attributes:
         weight: in whatever layout.
-        kind: how the weights are encoded: ``F32``, or GGUF's name.
+        kind: how the weights are encoded: ``FLOAT``, or GGUF's name.
         outputs: how many.
     """
 

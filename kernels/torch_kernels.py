@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from chairlift.kernels.interface import (
+    FLOAT,
     Attention,
     AttentionRows,
     DecoderLayer,
@@ -45,7 +46,7 @@ class TorchKernels:
         if not isinstance(weight, Tensor):
             raise TypeError(f"expected float32 weights, found {weight.kind}")
         outputs, inputs = weight.shape
-        return Packed((Part(weight, "F32", outputs),), bias, inputs, outputs)
+        return Packed((Part(weight, FLOAT, outputs),), bias, inputs, outputs)
 
     def embed(self, tokens: Tensor, table: Packed, *, out: Tensor) -> None:
         torch.index_select(table.parts[0].weight, 0, tokens, out=out)

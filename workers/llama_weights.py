@@ -12,13 +12,10 @@ import torch
 from torch import Tensor
 
 from chairlift.cluster.model_spec import ModelSpec, RopeScaling
-from chairlift.kernels.interface import DecoderLayer, Kernels, Packed
+from chairlift.kernels.interface import FLOAT, DecoderLayer, Kernels, Packed
 from chairlift.kernels.quantised import Matrix
 
 __all__ = ["LlamaWeights", "pack_weights"]
-
-_FLOAT = "F32"
-"""The kind of a part that is not quantised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +42,7 @@ class LlamaWeights:
         packed = [self.embedding, self.head]
         for layer in self.layers:
             packed += layer.qkv, layer.attention_out, layer.gate_up, layer.down
-        return any(part.kind != _FLOAT for each in packed for part in each.parts)
+        return any(part.kind != FLOAT for each in packed for part in each.parts)
 
 
 def pack_weights(spec: ModelSpec, weights: dict[str, Matrix], kernels: Kernels) -> LlamaWeights:

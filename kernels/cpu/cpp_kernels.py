@@ -20,13 +20,13 @@ from chairlift.kernels.cpu.library import Library, address
 from chairlift.kernels.cpu.memory import Memory
 from chairlift.kernels.cpu.panels import (
     ENCODINGS,
-    FLOAT,
     form_of,
     pack_floats,
     pack_quantised,
 )
 from chairlift.kernels.cpu.tiles import attention_tiles
 from chairlift.kernels.interface import (
+    FLOAT,
     Attention,
     AttentionRows,
     DecoderLayer,

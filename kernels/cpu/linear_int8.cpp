@@ -25,7 +25,7 @@ namespace {
 
 // A group of inputs of ROWS rows, as a tile reads it.
 template <class Form, int ROWS>
-struct Inputs {
+struct alignas(8) Inputs {  // for what lies behind them
   int8_t codes[ROWS][GROUP];
   float scale[ROWS];
   float sum[ROWS];  // of the inputs that the codes stand for, and their rests
@@ -115,6 +115,7 @@ template <class Form, int ROWS>
 void quantise_tile(const Linear& job, long row, const Tile<Form, ROWS>& to) {
   const long groups = job.groups, rows = std::min<long>(ROWS, job.rows - row);
   const float* x = job.x + row * groups * GROUP;
+  if (rows < ROWS) std::memset(to.inputs, 0, groups * sizeof *to.inputs);
   float limit[ROWS];
   for (long r = 0; r < rows; ++r) {
     float total = 0.0f;

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from chairlift.kernels.cpu.memory import Memory
+from chairlift.kernels.interface import FLOAT
 from chairlift.kernels.quantised import Quantised
 
-__all__ = ["ENCODINGS", "FLOAT", "form_of", "pack_floats", "pack_quantised"]
+__all__ = ["ENCODINGS", "form_of", "pack_floats", "pack_quantised"]
 
-FLOAT = "F32"
 _LANES = 16  # outputs of a panel; as in vec.h and panels.h
 _GROUP = 32
 _LINE = 64

@@ -36,11 +36,11 @@ def test_replicas_that_are_added_count_alone() -> None:
 def test_the_least_cache_is_smaller_in_int8() -> None:
     spec = tiny_spec(num_kv_heads=64, head_dim=256)
     block = {"engine__block_size": 256}
-    of = {
-        math: memory_needed(config(**block), spec, PackedSize(math, 0))  # type: ignore[arg-type]
-        for math in ("float32", "int8")
-    }
-    assert of["float32"] - of["int8"] == 256 * spec.kv_bytes_per_token(2)
+    float32, int8 = (
+        memory_needed(config(**block), spec, weights)
+        for weights in (PackedSize("float32", 0), PackedSize("int8", 0))
+    )
+    assert float32 - int8 == 256 * spec.kv_bytes_per_token(2)
 
 
 def test_larger_steps_take_more() -> None:
