@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup dev serve test test-all test-gpu check bench study proto clean
+.PHONY: help setup dev serve test test-all test-gpu test-flash gpu-report check bench study proto clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -11,6 +11,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check
 # A stamp is newer than what it was installed from, so nothing is asked of the network twice.
 SETUP := $(VENV)/.setup
 DEV := $(VENV)/.dev
+GPU := $(VENV)/.gpu
 
 # The first of these that runs and is new enough; name another with `make setup PYTHON=…`.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
@@ -58,6 +59,26 @@ test-all: $(DEV) ## every test that runs without a GPU
 test-gpu: $(DEV) ## the tests that need an NVIDIA GPU
 	$(PIP) -c constraints.txt -e '.[gpu]'
 	$(BIN)/pytest -m gpu $(ARGS) || [ $$? -eq 5 ]  # 5: there are none
+
+# Its torch is another one, so it has an environment of its own.
+FLASH := .venv-flash
+
+$(FLASH)/.setup: pyproject.toml constraints.txt
+	"$(PYTHON)" -m venv $(FLASH)
+	$(FLASH)/bin/python -m pip install --disable-pip-version-check \
+		-c <(grep -v '^torch==' constraints.txt) -e '.[flash]' hypothesis pytest pytest-timeout
+	@touch $@
+
+test-flash: $(FLASH)/.setup ## kernels with FlashAttention's real package, in an environment of 6 GB
+	$(FLASH)/bin/python -m pytest -m "not slow" tests/flash tests/unit/kernels/cpu \
+		tests/unit/kernels/test_flash.py tests/unit/kernels/test_torch_*.py $(ARGS)
+
+$(GPU): $(DEV)
+	$(PIP) -c constraints.txt -e '.[gpu]'
+	@touch $@
+
+gpu-report: $(GPU) ## is it right on this machine's GPU, and how fast, in six minutes
+	@$(BIN)/python -m chairlift.evaluation.gpu_report $(ARGS)
 
 check: $(DEV)   ## format, lint, types, layers, size limits, generated stubs, documents
 	$(BIN)/ruff format --check .

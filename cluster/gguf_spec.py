@@ -1,7 +1,8 @@
 """From the metadata of a GGUF file to a ``ModelSpec``.
 
-Owns the meaning of the keys, as llama.cpp writes and reads them. Knows neither the container's
-bytes (``cluster.gguf_file``) nor the tokenizer (``router.tokenizer_gguf``).
+Owns the keys that all families share, as llama.cpp writes and reads them; those of one family are
+in ``cluster.families``. Knows neither the container's bytes (``cluster.gguf_file``) nor the
+tokenizer (``router.tokenizer_gguf``).
 """
 
 from __future__ import annotations
@@ -14,14 +15,26 @@ from typing import Any
 
 from gguf.constants import TokenType
 
+from chairlift.cluster.families import ALL_FAMILIES
 from chairlift.cluster.gguf_file import GgufFile
 from chairlift.cluster.model_fields import Fields
 from chairlift.cluster.model_spec import ModelFormat, ModelSpec, RopeScaling, RopeSpec
 
 __all__ = ["read_gguf_spec"]
 
-_ARCHITECTURE = "llama"
-"""Llama and Mistral alike; llama.cpp makes no difference between them."""
+_SETTINGS = (
+    "attention.scale",
+    "attention.sliding_window",
+    "attention.sliding_window_pattern",
+    "attn_logit_softcapping",
+    "expert_count",
+    "final_logit_softcapping",
+    "rope.freq_base_swa",
+)
+"""Those that change what is computed: a family that does not read one cannot have it."""
+
+_MATRIX = 2
+"""Dimensions."""
 
 _END_MARKERS = frozenset(
     {
@@ -29,6 +42,7 @@ _END_MARKERS = frozenset(
         "<|end_of_text|>",
         "<|end_of_turn|>",
         "<|endoftext|>",
+        "<end_of_turn>",
         "<|eom_id|>",
         "<|eot_id|>",
         "<|im_end|>",
@@ -48,14 +62,23 @@ def read_gguf_spec(path: Path) -> ModelSpec:
     file = GgufFile.open(path)
     everything = Fields(str(path), file.metadata)
     architecture = everything.text("general.architecture")
-    if architecture != _ARCHITECTURE:
-        raise everything.error(f"its architecture is {architecture!r}, Chairlift runs 'llama'")
+    known = {family.name: family.gguf for family in ALL_FAMILIES if family.gguf is not None}
+    if architecture not in known:
+        raise everything.error(
+            f"its architecture is {architecture!r}; Chairlift runs {', '.join(known)} as GGUF"
+        )
     if everything.get("split.count") not in (None, 0, 1):
         raise everything.error("is one part of several; join them with llama-gguf-split --merge")
     fields = Fields(str(path), file.metadata, prefix=f"{architecture}.")
-    if fields.get("expert_count"):
-        raise fields.unsupported("expert_count")
+    family = known[architecture]
+    for key in _SETTINGS:
+        if key not in family.settings and fields.get(key):
+            raise fields.unsupported(key)
+    return family.describe(_as_llama(file, everything, fields), fields)
 
+
+def _as_llama(file: GgufFile, everything: Fields, fields: Fields) -> ModelSpec:
+    """By the keys that all families share."""
     hidden_size = fields.size("embedding_length")
     context_length = fields.size("context_length")
     tokens = everything.items("tokenizer.ggml.tokens")
@@ -66,10 +89,10 @@ def read_gguf_spec(path: Path) -> ModelSpec:
         if fields.size(key, head_dim) != head_dim:
             raise fields.unsupported(key)
     return ModelSpec(
-        path=path,
+        path=file.path,
         format=ModelFormat.GGUF,
-        name=_slug(everything.text("general.name", "")) or path.stem,
-        architecture=architecture,
+        name=_slug(everything.text("general.name", "")) or file.path.stem,
+        architecture=everything.text("general.architecture"),
         vocab_size=vocab_size,
         hidden_size=hidden_size,
         intermediate_size=fields.size_in_layers("feed_forward_length"),
@@ -82,9 +105,19 @@ def read_gguf_spec(path: Path) -> ModelSpec:
         context_length=context_length,
         tied_embeddings="output.weight" not in file.tensors,
         attention_bias="blk.0.attn_q.bias" in file.tensors,
+        attention_out_bias="blk.0.attn_output.bias" in file.tensors,
         mlp_bias="blk.0.ffn_gate.bias" in file.tensors,
         eos_token_ids=_end_tokens(everything, tokens, vocab_size),
+        stored_type=_stored_type(file),
     )
+
+
+def _stored_type(file: GgufFile) -> str:
+    """Of quantised ones bfloat16: hidden states of some models overflow in half precision."""
+    kinds = {tensor.type_name for tensor in file.tensors.values() if len(tensor.shape) == _MATRIX}
+    if kinds == {"F32"}:
+        return "float32"
+    return "float16" if kinds == {"F16"} else "bfloat16"
 
 
 def _vocab_size(file: GgufFile, everything: Fields, num_tokens: int, hidden_size: int) -> int:
@@ -92,7 +125,7 @@ def _vocab_size(file: GgufFile, everything: Fields, num_tokens: int, hidden_size
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None:
         raise everything.error("has no tensor token_embd.weight; it is no whole model")
-    if len(embedding.shape) != 2 or embedding.shape[1] != hidden_size:
+    if len(embedding.shape) != _MATRIX or embedding.shape[1] != hidden_size:
         raise everything.error(
             f"token_embd.weight has the shape {embedding.shape}, expected rows of {hidden_size};"
             " download the file again"
@@ -107,7 +140,8 @@ def _vocab_size(file: GgufFile, everything: Fields, num_tokens: int, hidden_size
 
 def _rope(file: GgufFile, fields: Fields, head_dim: int, context_length: int) -> RopeSpec:
     """Without a kind, a factor means linear scaling; ``rope.scale_linear`` is its older name."""
-    scaling = Fields(str(file.path), file.metadata, prefix=f"{_ARCHITECTURE}.rope.scaling.")
+    architecture = file.metadata["general.architecture"]
+    scaling = Fields(str(file.path), file.metadata, prefix=f"{architecture}.rope.scaling.")
     factor = scaling.number("factor", fields.number("rope.scale_linear", 1.0))
     kind = scaling.text("type", "linear")
     divisors = file.tensors.get("rope_freqs.weight")

@@ -41,10 +41,12 @@ class Fields:
         """The value makes it a model that Chairlift does not compute."""
         return self.error(f"{self._prefix}{key} = {_shown(self.get(key))} is not supported")
 
-    def size(self, key: str, default: int | None = None, *, most: int = _MAX_SIZE) -> int:
+    def size(
+        self, key: str, default: int | None = None, *, least: int = 1, most: int = _MAX_SIZE
+    ) -> int:
         value = self._or_default(key, default)
-        if not _is_integer(value) or not 1 <= value <= most:
-            raise self._wrong(key, f"a whole number from 1 to {most}")
+        if not _is_integer(value) or not least <= value <= most:
+            raise self._wrong(key, f"a whole number from {least} to {most}")
         return int(value)
 
     def size_in_layers(self, key: str, default: int | None = None) -> int:

@@ -68,15 +68,31 @@ def read_spec(path: Path) -> ModelSpec:
         raise ModelError(
             f"{path}: {spec.num_heads} attention heads cannot share {spec.num_kv_heads} KV heads"
         )
-    if spec.head_dim % 2:
-        raise ModelError(f"{path}: a head of {spec.head_dim} cannot be rotated in pairs")
+    for size in (spec.head_dim, spec.rope.dim):
+        if size % 2:
+            raise ModelError(f"{path}: a head of {size} cannot be rotated in pairs")
+    experts = spec.experts
+    if experts is not None and experts.per_token > experts.count:
+        raise ModelError(
+            f"{path}: a token cannot take {experts.per_token} of {experts.count} experts"
+        )
     return spec
 
 
 def weight_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     """Every tensor that the model must have, by its canonical name, in the order of use.
 
-    Names are Hugging Face's, and ``rope_freqs`` for explicit divisors of the rotary frequencies.
+    Names are those of a Llama in Hugging Face's files, whatever family it is, and besides
+
+        rope_freqs                      explicit divisors of the rotary frequencies
+        …self_attn.q_norm, k_norm       of each head
+        …attention_post_norm            of what attention adds
+        …post_attention_layernorm       always the norm before the MLP
+        …mlp_post_norm                  of what the MLP adds
+        …mlp.gate                       scores experts
+        …mlp.experts.3.gate_proj …      of one expert
+
+    Where a file has other names, ``cluster.families.stored_tensor`` knows them.
     """
     hidden = spec.hidden_size
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (spec.vocab_size, hidden)}
@@ -96,26 +112,52 @@ def weight_bytes(spec: ModelSpec) -> int:
 
 
 def _layer_shapes(spec: ModelSpec, prefix: str) -> dict[str, tuple[int, ...]]:
-    hidden, inner = spec.hidden_size, spec.intermediate_size
+    hidden = spec.hidden_size
     heads, kv_heads = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-    linear = [
-        ("self_attn.q_proj", (heads, hidden), spec.attention_bias),
-        ("self_attn.k_proj", (kv_heads, hidden), spec.attention_bias),
-        ("self_attn.v_proj", (kv_heads, hidden), spec.attention_bias),
-        ("self_attn.o_proj", (hidden, heads), spec.attention_bias),
-        ("mlp.gate_proj", (inner, hidden), spec.mlp_bias),
-        ("mlp.up_proj", (inner, hidden), spec.mlp_bias),
-        ("mlp.down_proj", (hidden, inner), spec.mlp_bias),
-    ]
-    shapes: dict[str, tuple[int, ...]] = {
+    attention = f"{prefix}self_attn."
+    return {
         f"{prefix}input_layernorm.weight": (hidden,),
+        **_linear_shapes(f"{attention}q_proj", (heads, hidden), spec.attention_bias),
+        **_linear_shapes(f"{attention}k_proj", (kv_heads, hidden), spec.attention_bias),
+        **_linear_shapes(f"{attention}v_proj", (kv_heads, hidden), spec.attention_bias),
+        **_norm_shapes(f"{attention}q_norm", spec.head_dim, spec.qk_norm),
+        **_norm_shapes(f"{attention}k_norm", spec.head_dim, spec.qk_norm),
+        **_linear_shapes(f"{attention}o_proj", (hidden, heads), spec.attention_out_bias),
+        **_norm_shapes(f"{prefix}attention_post_norm", hidden, spec.post_norms),
         f"{prefix}post_attention_layernorm.weight": (hidden,),
+        **_mlp_shapes(spec, f"{prefix}mlp."),
+        **_norm_shapes(f"{prefix}mlp_post_norm", hidden, spec.post_norms),
     }
-    for name, shape, has_bias in linear:
-        shapes[f"{prefix}{name}.weight"] = shape
-        if has_bias:
-            shapes[f"{prefix}{name}.bias"] = shape[:1]
+
+
+def _mlp_shapes(spec: ModelSpec, prefix: str) -> dict[str, tuple[int, ...]]:
+    experts = spec.experts
+    if experts is None:
+        return _gated_shapes(prefix, spec.hidden_size, spec.intermediate_size, spec.mlp_bias)
+    shapes: dict[str, tuple[int, ...]] = {f"{prefix}gate.weight": (experts.count, spec.hidden_size)}
+    for index in range(experts.count):
+        expert = f"{prefix}experts.{index}."
+        shapes |= _gated_shapes(expert, spec.hidden_size, experts.intermediate_size, False)
     return shapes
+
+
+def _gated_shapes(
+    prefix: str, hidden: int, inner: int, has_bias: bool
+) -> dict[str, tuple[int, ...]]:
+    return {
+        **_linear_shapes(f"{prefix}gate_proj", (inner, hidden), has_bias),
+        **_linear_shapes(f"{prefix}up_proj", (inner, hidden), has_bias),
+        **_linear_shapes(f"{prefix}down_proj", (hidden, inner), has_bias),
+    }
+
+
+def _linear_shapes(name: str, shape: tuple[int, int], has_bias: bool) -> dict[str, tuple[int, ...]]:
+    weight: dict[str, tuple[int, ...]] = {f"{name}.weight": shape}
+    return weight | {f"{name}.bias": shape[:1]} if has_bias else weight
+
+
+def _norm_shapes(name: str, width: int, exists: bool) -> dict[str, tuple[int, ...]]:
+    return {f"{name}.weight": (width,)} if exists else {}
 
 
 def _embedded_file() -> Path:

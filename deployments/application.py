@@ -7,11 +7,13 @@ the other; ``user_config`` is told to replicas that go on.
 
 from __future__ import annotations
 
+import ray
 from ray import serve
 from ray.serve.config import RequestRouterConfig
 
 from chairlift.cluster.config import ServiceConfig
 from chairlift.deployments.membership_router import MembershipRouter
+from chairlift.deployments.placement import place
 from chairlift.deployments.reload import router_version, worker_version
 from chairlift.deployments.router_group import DRAIN_TIMEOUT_S, RouterGroup
 from chairlift.deployments.worker_group import WorkerGroup
@@ -25,15 +27,13 @@ ROUTER_SHUTDOWN_S = DRAIN_TIMEOUT_S + 20.0
 # Serve limits its own calls only; requests reach routers and workers on their own connections.
 MAX_SERVE_CALLS = 10_000
 START_ATTEMPTS = 3
-# What a worker computes with is its own affair (``workers.threads``); to Ray it counts next to
-# nothing, so that any number of them can be added while the service runs.
-WORKER_CPUS = 0.01
 # Of the replicas that are replaced: rounded up, so always one, which comes before one goes.
 SURGE_PERCENT = 1
 
 
 def build_application(config: ServiceConfig) -> serve.Application:
     """Routers in front, one worker group a replica of the model behind them."""
+    placement = place(config, [int(node["Resources"].get("GPU", 0)) for node in ray.nodes()])
     common = {
         "ray_actor_options": {"num_cpus": 0},
         "health_check_period_s": config.workers.health_period_s,
@@ -46,8 +46,8 @@ def build_application(config: ServiceConfig) -> serve.Application:
     workers = serve.deployment(name="WorkerGroup")(WorkerGroup).options(
         num_replicas=config.workers.replicas,
         version=worker_version(config),
-        placement_group_bundles=[{"CPU": WORKER_CPUS}],
-        placement_group_strategy="STRICT_PACK",
+        placement_group_bundles=placement.bundles,
+        placement_group_strategy=placement.strategy,
         request_router_config=RequestRouterConfig(request_router_class=MembershipRouter),
         graceful_shutdown_timeout_s=WORKER_SHUTDOWN_S,
         **common,

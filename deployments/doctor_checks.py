@@ -8,6 +8,7 @@ warning.
 from __future__ import annotations
 
 import enum
+import re
 from dataclasses import dataclass
 
 from chairlift.deployments.doctor_facts import Facts
@@ -15,8 +16,8 @@ from chairlift.deployments.doctor_facts import Facts
 __all__ = ["Finding", "Verdict", "inspect"]
 
 _LEAST_PYTHON = (3, 11)
-_TESTED = {"torch": "2.13", "ray": "2.60.0"}
-"""Versions that Chairlift is tested with."""
+_TESTED = {"torch": ("2.4", "2.13"), "ray": ("2.60.0", "2.60.0")}
+"""The oldest and the newest version that Chairlift is tested with."""
 
 _FEATURES = {
     "AVX2": "avx2",
@@ -60,6 +61,7 @@ def inspect(facts: Facts) -> list[Finding]:
         _memory(facts),
         _compiler(facts),
         _gpu(facts),
+        _attention(facts),
         *_packages(facts),
         _model(facts),
         _port(facts),
@@ -134,21 +136,40 @@ def _compiler(facts: Facts) -> Finding:
 def _gpu(facts: Facts) -> Finding:
     if not facts.gpus:
         return Finding("gpu", Verdict.OK, "none; Chairlift computes on the CPU")
-    usable = "can" if facts.torch_gpus else "cannot"
-    detail = f"{'; '.join(facts.gpus)}; torch {usable} use it; Chairlift computes on the CPU"
-    return Finding("gpu", Verdict.OK, detail)
+    gpus = "; ".join(facts.gpus)
+    if not facts.torch_gpus:
+        advice = "Chairlift computes on the CPU; install a torch that is built for this driver"
+        return Finding("gpu", Verdict.WARNING, f"{gpus}; torch cannot use it", advice)
+    return Finding("gpu", Verdict.OK, f"{gpus}; torch can use it")
+
+
+def _attention(facts: Facts) -> Finding:
+    """What will compute attention, and why not something that is often faster."""
+    found = facts.attention
+    if found is None:
+        used = "C++" if facts.compilers else "plain torch"
+        return Finding("attention", Verdict.OK, f"{used} on the CPU; FlashAttention needs a GPU")
+    missing = [name for name, reason in found.refusals if reason == "not installed"]
+    others = [f"{name}: {reason}" for name, reason in found.refusals if name not in missing]
+    if missing:
+        others.append(f"not installed: {', '.join(missing)}")
+    if found.flash is None and found.triton is None:
+        advice = "without FlashAttention or Triton a GPU is slow: pip install triton"
+        return Finding("attention", Verdict.WARNING, "; ".join(["plain torch", *others]), advice)
+    used = found.flash or f"Triton {found.triton}"
+    return Finding("attention", Verdict.OK, "; ".join([used, *others]))
 
 
 def _packages(facts: Facts) -> list[Finding]:
     findings = []
-    for name, tested in _TESTED.items():
+    for name, (oldest, newest) in _TESTED.items():
         version = facts.packages.get(name)
         if version is None:
             continue
-        # The part after a plus sign names the build, as in 2.13.0+cpu.
-        same = version.split("+")[0] == tested or version.startswith(f"{tested}.")
-        advice = "" if same else f"tested with {tested}: run make setup for what was tested"
-        verdict = Verdict.OK if same else Verdict.WARNING
+        known = _numbers(oldest) <= _numbers(version)[: len(_numbers(newest))] <= _numbers(newest)
+        tested = newest if oldest == newest else f"{oldest} to {newest}"
+        advice = "" if known else f"tested with {tested}: run make setup for what was tested"
+        verdict = Verdict.OK if known else Verdict.WARNING
         findings.append(Finding(name, verdict, version, advice))
     missing = [name for name, version in facts.packages.items() if version is None]
     if missing:
@@ -158,6 +179,11 @@ def _packages(facts: Facts) -> list[Finding]:
     else:
         findings.append(Finding("packages", Verdict.OK, f"{len(facts.packages)} of them present"))
     return findings
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """``2.13.0+cpu`` to (2, 13, 0): the part after a plus sign names the build."""
+    return tuple(int(part) for part in re.findall(r"\d+", version.split("+")[0]))
 
 
 def _model(facts: Facts) -> Finding:

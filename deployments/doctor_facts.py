@@ -32,7 +32,7 @@ from chairlift.deployments.memory_needs import memory_needed
 from chairlift.deployments.preflight import check_memory, check_port
 from chairlift.workers.weight_sizes import packed_size
 
-__all__ = ["Facts", "ModelFacts", "gather"]
+__all__ = ["AttentionFacts", "Facts", "ModelFacts", "gather"]
 
 _COMPILERS = ("c++", "g++", "clang++")
 
@@ -40,6 +40,12 @@ _TORCH_CUDA = """
 import json, torch
 count = torch.cuda.device_count() if torch.cuda.is_available() else 0
 print(json.dumps([torch.cuda.get_device_name(i) for i in range(count)]))
+"""
+
+_ATTENTION = """
+import json, sys
+from chairlift.kernels.flash import describe
+print(json.dumps(describe(exact=sys.argv[1] == "True", block_size=int(sys.argv[2]))))
 """
 
 
@@ -58,6 +64,21 @@ class ModelFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class AttentionFacts:
+    """What could compute attention on the GPU.
+
+    Attributes:
+        flash: the package of FlashAttention that fits, if any.
+        refusals: name of each package that was looked at before, and why it does not fit.
+        triton: its version, if it is there.
+    """
+
+    flash: str | None
+    refusals: tuple[tuple[str, str], ...]
+    triton: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """One look at the machine.
 
@@ -66,6 +87,7 @@ class Facts:
         compilers: name and version of each C++ compiler.
         gpus: what NVIDIA's driver lists, one line each.
         torch_gpus: what torch can use; None when it was not asked or gave no answer.
+        attention: on the GPU; None where torch can use none.
         port_fault, temp_fault: what is wrong with the port and the temporary folder, if anything.
         shared_memory: free bytes of /dev/shm; None where there is none.
     """
@@ -79,6 +101,7 @@ class Facts:
     compilers: tuple[tuple[str, str], ...]
     gpus: tuple[str, ...]
     torch_gpus: tuple[str, ...] | None
+    attention: AttentionFacts | None
     packages: dict[str, str | None]
     model: ModelFacts
     port: int
@@ -91,6 +114,7 @@ class Facts:
 def gather(port: int) -> Facts:
     """Look at this machine; ``port`` is the one that the HTTP API is to listen on."""
     gpus = _gpus()
+    torch_gpus = _torch_gpus() if gpus else None
     memory = read_memory()
     return Facts(
         python=sys.version_info[:3],
@@ -101,7 +125,8 @@ def gather(port: int) -> Facts:
         memory=memory,
         compilers=_compilers(),
         gpus=gpus,
-        torch_gpus=_torch_gpus() if gpus else None,
+        torch_gpus=torch_gpus,
+        attention=_attention() if torch_gpus else None,
         packages=_packages(),
         model=_model(memory.available),
         port=port,
@@ -133,6 +158,20 @@ def _torch_gpus() -> tuple[str, ...] | None:
         return tuple(json.loads(output or ""))
     except ValueError:
         return None
+
+
+def _attention() -> AttentionFacts:
+    """Asked in a process of its own as well: a package built for another torch may crash."""
+    engine = ServiceConfig().engine
+    arguments = (_ATTENTION, str(engine.exact), str(engine.block_size))
+    output = _output(sys.executable, "-c", *arguments, timeout_s=300.0)
+    try:
+        # Packages print what they like before.
+        found = json.loads((output or "").splitlines()[-1])
+        flash, refusals = found["package"], tuple((name, why) for name, why in found["refusals"])
+    except (ValueError, LookupError, TypeError):
+        flash, refusals = None, (("FlashAttention", "crashed when it was tried, or hung"),)
+    return AttentionFacts(flash, refusals, _version("triton"))
 
 
 def _packages() -> dict[str, str | None]:

@@ -28,6 +28,7 @@ def memory_needed(
     """Bytes that are to be taken at the least.
 
     Replicas of one node have one copy of the weights between them, but a single one has its own.
+    Ranks have a share each of weights and cache, and a process each.
 
     Args:
         config: the service.
@@ -35,25 +36,30 @@ def memory_needed(
         weights: of the model, packed.
         running: replicas that run already, and with them all but the other replicas.
     """
-    more = max(0, config.workers.replicas - running)
-    needed = (0 if running else _CLUSTER) + more * _PROCESS
+    more, ranks = max(0, config.workers.replicas - running), config.workers.tensor_parallel
+    needed = (0 if running else _CLUSTER) + more * ranks * _PROCESS
     if config.engine.simulated_step_ms is None and more:
         needed += weights.size if running <= 1 else 0
-        needed += more * (_least_cache(config.engine, spec, weights) + _step(config.engine, spec))
+        needed += more * _least_cache(config.engine, spec, weights, ranks)
+        needed += more * _step(config.engine, spec, ranks)
     return needed
 
 
-def _least_cache(engine: EngineConfig, spec: ModelSpec, weights: PackedSize) -> int:
-    """As configured; else a block, which takes a large page for K and V of each layer."""
+def _least_cache(engine: EngineConfig, spec: ModelSpec, weights: PackedSize, ranks: int) -> int:
+    """As configured; else a block, which takes a large page for K and V of each layer and rank."""
     if engine.kv_memory != "auto":
         return engine.kv_memory
     block = engine.block_size * spec.kv_bytes_per_token(weights.cache_number)
-    return max(block, 2 * spec.num_layers * _LARGE_PAGE)
+    return max(block, ranks * 2 * spec.num_layers * _LARGE_PAGE)
 
 
-def _step(engine: EngineConfig, spec: ModelSpec) -> int:
-    """What passes between the kernels of the largest step."""
+def _step(engine: EngineConfig, spec: ModelSpec, ranks: int) -> int:
+    """What passes between the kernels of the largest step, over all ranks.
+
+    Each has its share of heads and columns, but whole rows of what passes between layers, and all
+    logits.
+    """
     attention = 2 * (spec.num_heads + spec.num_kv_heads) * spec.head_dim
-    row = 3 * spec.hidden_size + attention + 3 * spec.intermediate_size
-    logits = _LOGIT_COPIES * engine.max_sequences * spec.vocab_size
+    row = ranks * 3 * spec.hidden_size + attention + 3 * spec.intermediate_size
+    logits = ranks * _LOGIT_COPIES * engine.max_sequences * spec.vocab_size
     return _FLOAT * (engine.token_budget * row + logits)

@@ -16,7 +16,9 @@ from chairlift.cluster.machine import read_memory
 from chairlift.cluster.model_files import read_spec, resolve_model
 from chairlift.cluster.model_spec import ModelSpec
 from chairlift.deployments.memory_needs import memory_needed
+from chairlift.deployments.placement import check_gpus, count_gpus, wants_gpus
 from chairlift.deployments.reload import check_reload
+from chairlift.workers.shards import check_degree
 from chairlift.workers.weight_sizes import PackedSize, packed_size
 
 __all__ = ["Checked", "check_memory", "check_port", "preflight", "preflight_reload"]
@@ -42,6 +44,7 @@ def preflight(config: ServiceConfig) -> Checked:
     check_port(config.http.host, config.http.port)
     config = _with_resolved_model(config)
     spec = read_spec(Path(config.model.path))
+    _check_ranks(config, spec)
     weights = packed_size(config.engine, spec)
     check_memory(config, spec, memory_needed(config, spec, weights), read_memory().available)
     return Checked(config, spec, weights)
@@ -52,10 +55,17 @@ def preflight_reload(config: ServiceConfig, running: Checked) -> Checked:
     config = _with_resolved_model(config)
     check_reload(running.config, config)
     spec, replicas = running.spec, running.config.workers.replicas
+    _check_ranks(config, spec)
     weights = packed_size(config.engine, spec)
     needed = memory_needed(config, spec, weights, replicas)
     check_memory(config, spec, needed, read_memory().available, replicas)
     return Checked(config, spec, weights)
+
+
+def _check_ranks(config: ServiceConfig, spec: ModelSpec) -> None:
+    check_degree(spec, config.workers.tensor_parallel)
+    if wants_gpus(config):
+        check_gpus(config, count_gpus())
 
 
 def _with_resolved_model(config: ServiceConfig) -> ServiceConfig:

@@ -17,7 +17,8 @@ from chairlift.cluster.errors import ConfigError
 
 __all__ = ["changes", "check_reload", "router_version", "worker_version"]
 
-FIXED = ("model", "http.host", "http.port", "ray")
+# Another number of ranks adds up in another order, so a request could not move between the two.
+FIXED = ("model", "http.host", "http.port", "ray", "workers.tensor_parallel")
 MAX_SHOWN = 60
 
 

@@ -42,6 +42,7 @@ FLAG_PATHS = {
     "host": "http.host",
     "port": "http.port",
     "replicas": "workers.replicas",
+    "tensor_parallel": "workers.tensor_parallel",
     "routers": "router.replicas",
     "max_sequences": "engine.max_sequences",
     "token_budget": "engine.token_budget",
@@ -63,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", type=int, help="port to listen on (8000)")
     parser.add_argument("--replicas", type=int, help="copies of the model (1)")
+    parser.add_argument("--tensor-parallel", type=int, help="workers that share one copy (1)")
     parser.add_argument("--routers", type=int, help="routers that share the port (1)")
     parser.add_argument("--max-sequences", type=int, help="seats of one replica (32)")
     parser.add_argument("--token-budget", type=int, help="tokens of one step at most (512)")

@@ -1,14 +1,13 @@
-"""The Ray actor that holds one shard of a model: rank 0 of its group, and its only rank so far.
+"""The Ray actor that holds one rank of a replica: one shard of the model on one device.
 
-A thin shell around ``workers.replica``: Ray calls on one side, the replica's thread and stream
-server on the other. torch is imported in the worker's own process, and nowhere above.
+A thin shell around ``workers.replica``: Ray calls on one side, the rank's thread and, for rank 0,
+its stream server on the other. torch is imported in the worker's own process, and nowhere above.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import ray
 
@@ -17,7 +16,7 @@ from chairlift.cluster.config import ServiceConfig
 if TYPE_CHECKING:
     from chairlift.workers.replica import Progress, Replica
 
-__all__ = ["Worker", "worker_name"]
+__all__ = ["Worker", "worker_class", "worker_name"]
 
 
 def worker_name(replica_id: str, rank: int = 0) -> str:
@@ -26,17 +25,31 @@ def worker_name(replica_id: str, rank: int = 0) -> str:
 
 
 class Worker:
-    """One shard on one device, made an actor by ``deployments.worker_group``."""
+    """One rank, made an actor by ``deployments.worker_group``."""
 
-    def __init__(self, config: ServiceConfig, replica_id: str) -> None:
+    def __init__(self, config: ServiceConfig, replica_id: str, rank: int = 0) -> None:
         self._config = config
         self._replica_id = replica_id
+        self._rank = rank
         self._progress: Progress | None = None
         self._replica: Replica | None = None
 
-    async def load(self) -> str:
-        """Build and start the replica; returns its endpoint. Raises StartupError."""
-        replica = await asyncio.to_thread(self._build)
+    async def meeting_place(self, transport: Literal["shared", "gloo", "nccl"]) -> str:
+        """Where the ranks can meet; for rank 0."""
+        return await asyncio.to_thread(self._meeting_place, transport)
+
+    async def load(
+        self, transport: Literal["shared", "gloo", "nccl"] = "shared", address: str | None = None
+    ) -> str | None:
+        """Build and start the rank; returns the endpoint of rank 0.
+
+        Without an ``address``, it is the only one.
+
+        Raises:
+            StartupError: something is not as it must be.
+            RankFault: another rank did not come or did not stay.
+        """
+        replica = await asyncio.to_thread(self._build, transport, address)
         endpoint = await replica.start(ray.util.get_node_ip_address())
         self._replica = replica
         return endpoint
@@ -48,12 +61,18 @@ class Worker:
         return self._progress.stage, self._progress.fraction
 
     async def fault(self) -> str | None:
-        """What makes the replica unfit to serve, or None."""
+        """What makes the rank unfit to serve, or None."""
         return self._replica.fault() if self._replica is not None else "not loaded"
 
-    async def pid(self) -> int:
-        """Process id, for those who watch or kill it."""
-        return os.getpid()
+    async def until_fault(self) -> str:
+        """Returns why the loop has ended, once it has; for a rank that is loaded."""
+        if self._replica is not None:
+            await self._replica.ended()
+        return str(await self.fault())
+
+    async def node(self) -> str:
+        """Where it runs."""
+        return str(ray.get_runtime_context().get_node_id())
 
     async def drain(self) -> None:
         """Hand over every open sequence; the replica takes no new ones."""
@@ -61,16 +80,34 @@ class Worker:
             await self._replica.drain()
 
     async def stop(self) -> None:
-        """Drain, and end the loop."""
+        """Drain, and end the loop; rank 0 goes first, and takes the others' loops with it."""
         if self._replica is not None:
             await self._replica.stop()
 
-    def _build(self) -> Replica:
+    def _meeting_place(self, transport: Literal["shared", "gloo", "nccl"]) -> str:
+        from chairlift.workers.tensor_parallel import new_address
+
+        return new_address(transport, ray.util.get_node_ip_address())
+
+    def _build(self, transport: Literal["shared", "gloo", "nccl"], address: str | None) -> Replica:
         from chairlift.workers.replica import Replica
 
-        replica = Replica(self._config, self._replica_id, self._note)
+        rendezvous = None
+        if address is not None:
+            from chairlift.workers.tensor_parallel import Rendezvous
+
+            workers = self._config.workers
+            rendezvous = Rendezvous(
+                self._rank, workers.tensor_parallel, transport, address, workers.start_timeout_s
+            )
+        replica = Replica(self._config, self._replica_id, self._note, rendezvous)
         replica.build()
         return replica
 
     def _note(self, progress: Progress) -> None:
         self._progress = progress
+
+
+def worker_class(rank: int) -> type[Worker]:
+    """Ray names a process after its class, and rank 0 is to be told from the others."""
+    return Worker if rank == 0 else type("FollowingWorker", (Worker,), {})

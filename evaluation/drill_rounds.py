@@ -7,6 +7,7 @@ undisturbed round, whose answers are what every other one must equal.
 from __future__ import annotations
 
 import asyncio
+import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from chairlift.evaluation.drill_questions import (
 )
 from chairlift.evaluation.drill_report import Claim, exactly
 
-__all__ = ["Round", "ask_all", "claims_of_sameness", "undisturbed"]
+__all__ = ["Round", "ask_all", "claims_of_sameness", "pauses", "undisturbed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,12 @@ async def undisturbed(
         if answer.failure is not None:
             raise RuntimeError(f"an undisturbed request failed: {answer.failure}")
     return Round(questions, answers)
+
+
+def pauses(answers: Sequence[Answer]) -> list[float]:
+    """Of each stream, the longest pause less the usual one; 0 where there is none."""
+    streams = (said.gaps or [0.0] for answer in answers for said in answer.choices.values())
+    return [max(gaps) - statistics.median(gaps) for gaps in streams] or [0.0]
 
 
 def claims_of_sameness(expected: Sequence[Answer], answers: Sequence[Answer]) -> list[Claim]:

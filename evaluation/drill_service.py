@@ -92,8 +92,12 @@ class Service:
             return []
 
     def worker_pids(self) -> list[int]:
-        """Process ids of the Worker actors, the oldest first."""
+        """Process ids of the Worker actors of rank 0, the oldest first."""
         return self._pids(lambda name: name.startswith("ray::Worker") and "WorkerGroup" not in name)
+
+    def follower_pids(self) -> list[int]:
+        """Process ids of the Worker actors of other ranks, the oldest first."""
+        return self._pids(lambda name: name.startswith("ray::FollowingWorker"))
 
     def router_pids(self) -> list[int]:
         """Process ids of the Router deployment's replicas, the oldest first."""

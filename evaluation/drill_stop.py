@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -17,7 +16,7 @@ from dataclasses import asdict, dataclass
 from chairlift.evaluation.drill_client import Answer, DrillClient, Question, drill_client, in_loop
 from chairlift.evaluation.drill_ends import claims_of_ends
 from chairlift.evaluation.drill_report import Report, at_least, at_most
-from chairlift.evaluation.drill_rounds import ask_all, claims_of_sameness, undisturbed
+from chairlift.evaluation.drill_rounds import ask_all, claims_of_sameness, pauses, undisturbed
 from chairlift.evaluation.drill_service import Service, engine_section, running_service
 
 __all__ = ["StopSettings", "drill", "run"]
@@ -73,29 +72,23 @@ async def drill(service: Service, settings: StopSettings) -> Report:
         missed = await disturbance
         after = (await client.metrics()).by_label("chairlift_moves_total", "reason")
         moved = {reason: number - before[reason] for reason, number in after.items()}
-        pauses, usual = _pauses(answers), _pauses(calm.answers)
+        paused, usual = pauses(answers), pauses(calm.answers)
         few = len(calm.questions) // 3
         most, again = await _ask_until_used(client, calm.questions[:few], missed)
         expected = calm.answers + calm.answers[:few] * (len(again) // few)
         report.claims = [
             at_least("choices that moved", moved["lost"], 1),
-            at_most("longest pause less the usual one, s", max(pauses), settings.longest_pause_s),
+            at_most("longest pause less the usual one, s", max(paused), settings.longest_pause_s),
             *claims_of_sameness(expected, answers + again),
             at_least("sequences on the woken replica, at their most", most, 1),
             *await claims_of_ends(client, settings.replicas),
         ]
     report.figures = {
         "choices that moved": moved,
-        "streams that paused for over a second": sum(pause > 1 for pause in pauses),
+        "streams that paused for over a second": sum(pause > 1 for pause in paused),
         "longest pause less the usual one, undisturbed, s": max(usual),
     }
     return report
-
-
-def _pauses(answers: Sequence[Answer]) -> list[float]:
-    """Of each stream, the longest pause less the usual one; 0 where there is none."""
-    streams = (said.gaps or [0.0] for answer in answers for said in answer.choices.values())
-    return [max(gaps) - statistics.median(gaps) for gaps in streams] or [0.0]
 
 
 async def _stop_one(service: Service, client: DrillClient, settings: StopSettings) -> str | None:

@@ -18,6 +18,8 @@ from chairlift.evaluation.drill_overload import OverloadSettings
 from chairlift.evaluation.drill_overload import run as overload
 from chairlift.evaluation.drill_prefix import PrefixSettings
 from chairlift.evaluation.drill_prefix import run as prefix
+from chairlift.evaluation.drill_rank import RankSettings
+from chairlift.evaluation.drill_rank import run as rank
 from chairlift.evaluation.drill_report import Report
 from chairlift.evaluation.drill_stop import StopSettings
 from chairlift.evaluation.drill_stop import run as stop
@@ -31,6 +33,8 @@ def _drills(*, real: bool) -> dict[str, Callable[[], Report]]:
     """By name; with the simulated engine, or with the ``real`` model and less to do."""
     return {
         "kill": lambda: kill(KillSettings.real() if real else KillSettings()),
+        "rank": lambda: rank(RankSettings.real() if real else RankSettings()),
+        "rank-hang": lambda: rank(RankSettings.hang(real=real)),
         "stop": lambda: stop(StopSettings.real() if real else StopSettings()),
         "flood": lambda: flood(FloodSettings.real() if real else FloodSettings()),
         "overload": lambda: overload(OverloadSettings.real() if real else OverloadSettings()),

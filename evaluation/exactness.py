@@ -21,11 +21,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from chairlift.cluster.errors import StartupError
 from chairlift.cluster.model_files import read_spec, resolve_model
+from chairlift.cluster.model_spec import ModelSpec
 from chairlift.cluster.protocol import Batching, Request, SamplingParams
 from chairlift.evaluation.exactness_run import Answer, Schedule, play
 from chairlift.evaluation.flags import count
+from chairlift.evaluation.rank_processes import on_ranks
 from chairlift.workers.model_loading import Compute, make_runner
 from chairlift.workers.sequence import Runner
+from chairlift.workers.shards import check_degree
+from chairlift.workers.tensor_parallel import Group
 
 __all__ = ["Report", "compare", "draw_requests", "draw_schedule", "main", "study"]
 
@@ -176,6 +180,19 @@ def _alone(
     return play(requests, schedule, runner, vocab_size).answers[0]
 
 
+def _study_on_rank(
+    group: Group, spec: ModelSpec, compute: Compute, runs: int, seed: int
+) -> tuple[bool, Report]:
+    """The study, as every rank does it; whether the kernels claim to be exact. Rank 0 shows it."""
+    runner = make_runner(spec, compute, num_blocks=_MAX_BLOCKS, block_size=_BLOCK_SIZE, group=group)
+    columns = (TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(stderr=True, quiet=group.rank > 0)
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("runs", total=runs)
+        report = study(runner, spec.vocab_size, runs, seed, lambda: progress.advance(task))
+    return runner.exact, report
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the study and print the report; 0 when nothing differs, 1 when something does."""
     parser = argparse.ArgumentParser(prog="exactness", description=(__doc__ or "").split("\n")[0])
@@ -185,30 +202,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=count, default=2)
     parser.add_argument("--kernels", choices=("auto", "cpp", "torch"), default="auto")
     parser.add_argument("--cpu-math", choices=("auto", "float32", "int8"), default="float32")
+    parser.add_argument("--ranks", type=count, default=1, help="that compute the model together")
     parser.add_argument("--json", metavar="FILE")
     arguments = parser.parse_args(argv)
-    console = Console(stderr=True)
     try:
         spec = read_spec(resolve_model(arguments.model))
-        compute = Compute(arguments.kernels, arguments.cpu_math, arguments.threads)
-        runner = make_runner(spec, compute, num_blocks=_MAX_BLOCKS, block_size=_BLOCK_SIZE)
+        check_degree(spec, arguments.ranks)
+        threads = max(1, arguments.threads // arguments.ranks)
+        compute = Compute(arguments.kernels, arguments.cpu_math, threads)
+        asked = arguments.runs, arguments.seed
+        exact, report = on_ranks(arguments.ranks, _study_on_rank, spec, compute, *asked)
     except StartupError as error:
         print(f"exactness: {error}", file=sys.stderr)
         return 2
-    columns = (TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task("runs", total=arguments.runs)
-        report = study(
-            runner,
-            spec.vocab_size,
-            arguments.runs,
-            arguments.seed,
-            lambda: progress.advance(task),
-        )
     fields = {
         "model": spec.name,
         "cpu_math": arguments.cpu_math,
-        "kernels_exact": runner.exact,
+        "ranks": arguments.ranks,
+        "kernels_exact": exact,
         **asdict(report),
     }
     print(json.dumps(fields, indent=2))

@@ -115,6 +115,9 @@ class Player:
             self._scheduler.check_integrity()
             step += 1
         self.steps += step
+        for handle, told in self._heard.items():
+            if told.finish in (FinishReason.FAILED, FinishReason.CANCELLED):
+                raise RuntimeError(f"handle {handle} ended as {told.finish.name}")
         return [
             [self._heard[i * _HANDLES + choice] for choice in range(member.n)]
             for i, member in enumerate(members)
@@ -141,8 +144,6 @@ def _hear(heard: dict[int, Answer], output: StepOutput) -> None:
         answer.prompt_logprobs += delta.prompt_logprobs
         answer.cached_tokens += delta.cached_tokens
         answer.finish = delta.finish
-        if delta.finish in (FinishReason.FAILED, FinishReason.CANCELLED):
-            raise RuntimeError(f"handle {delta.handle} ended as {delta.finish.name}")
 
 
 def _info(schedule: Schedule, vocab_size: int) -> ReplicaInfo:

@@ -1,39 +1,47 @@
 """What the forward pass of a decoder asks of its kernels, whoever computes them.
 
 Owns the names, shapes and meaning of the operations, and the few types that pass between them.
-There are two implementations: ``kernels.cpu``, C++ whose sums have one order, and
-``kernels.torch_kernels``, which runs wherever torch does. How weights and caches are laid out is
-the implementation's business; what it has made, only itself can read.
+There are three implementations: ``kernels.cpu``, C++ whose sums have one order;
+``kernels.torch_kernels``, which runs wherever torch does; and ``kernels.triton`` for GPUs. How
+weights and caches are laid out is the implementation's business; what it has made, only itself can
+read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from chairlift.kernels.quantised import Matrix
-from chairlift.kernels.sampler import Sampler
+from chairlift.kernels.sampler import DeviceSampler, Sampler
 
 __all__ = [
     "FLOAT",
+    "Activation",
     "Attention",
     "AttentionRows",
     "DecoderLayer",
+    "Experts",
+    "GatedMlp",
     "Heads",
     "KVCache",
     "Kernels",
     "Layers",
     "Packed",
     "Part",
+    "Ranks",
 ]
 
 
 FLOAT = "F32"
-"""The kind of a part that is not quantised."""
+"""The kind of a part that is not quantised; its numbers are those of the kernels' ``dtype``."""
+
+Activation = Literal["silu", "gelu_tanh"]
+"""Of the gate of an MLP; ``gelu_tanh`` is GELU with tanh in place of the error function."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +79,7 @@ class KVCache:
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """What one attention layer looks like; all layers of a model look alike.
+    """What the attention of a layer looks like; layers that are alike share one.
 
     Attributes:
         num_heads: query heads; a multiple of ``num_kv_heads``.
@@ -79,6 +87,9 @@ class Heads:
         head_dim: elements of a head.
         cos: (positions, rotated elements / 2) float32, by which each position is rotated.
         sin: as ``cos``.
+        scale: of scores, before anything else; ``head_dim ** -0.5`` in most models.
+        window: positions that a token sees, its own included; None for all.
+        soft_cap: scores become ``cap × tanh(score / cap)``; None for none.
     """
 
     num_heads: int
@@ -86,6 +97,9 @@ class Heads:
     head_dim: int
     cos: Tensor
     sin: Tensor
+    scale: float
+    window: int | None = None
+    soft_cap: float | None = None
 
     @property
     def width(self) -> int:
@@ -95,7 +109,9 @@ class Heads:
 
 @dataclass(frozen=True, slots=True)
 class AttentionRows:
-    """The rows of one step: sequences one after the other, positions ascending. All int64.
+    """The rows of one step: sequences one after the other, positions ascending.
+
+    Tensors are int64, and where the kernels compute.
 
     Attributes:
         positions: (rows,) in their sequences.
@@ -105,6 +121,8 @@ class AttentionRows:
         context_lens: (sequences,) tokens in the cache, the present rows included.
         query_lens: (sequences,) present rows of each, at least 1.
         block_size: positions of one block.
+        most_rows: at least the largest of ``query_lens``, known without asking a GPU.
+        most_context: at least the largest of ``context_lens``.
     """
 
     positions: Tensor
@@ -113,18 +131,76 @@ class AttentionRows:
     context_lens: Tensor
     query_lens: Tensor
     block_size: int
+    most_rows: int
+    most_context: int
+
+
+@dataclass(frozen=True, slots=True)
+class GatedMlp:
+    """``down(activation(gate) × up)``; ``gate_up`` is the gate's outputs, then those of up."""
+
+    gate_up: Packed
+    down: Packed
+    activation: Activation
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """Several MLPs, of which each row takes a few.
+
+    Attributes:
+        router: (experts, inputs): a row's softmax over its outputs says which.
+        experts: all alike.
+        per_token: how many a row takes, the likeliest; of equal ones the first.
+        normalise: whether the weights of those taken are divided by their sum.
+    """
+
+    router: Packed
+    experts: tuple[GatedMlp, ...]
+    per_token: int
+    normalise: bool
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderLayer:
-    """The weights of one layer: attention, then a gated MLP, each behind a norm and added."""
+    """The weights of one layer: attention, then an MLP, each behind a norm and added.
+
+    Attributes:
+        query_norm, key_norm: (head_dim,) norms of each head before it is rotated.
+        attention_post_norm, mlp_post_norm: (hidden,) norms of what is added.
+    """
 
     attention_norm: Tensor
     qkv: Packed
     attention_out: Packed
     mlp_norm: Tensor
-    gate_up: Packed
-    down: Packed
+    mlp: GatedMlp | Experts
+    query_norm: Tensor | None = None
+    key_norm: Tensor | None = None
+    attention_post_norm: Tensor | None = None
+    mlp_post_norm: Tensor | None = None
+
+
+class Ranks(Protocol):
+    """Who computes one model together, each with a share of every layer's heads and columns."""
+
+    @property
+    def size(self) -> int:
+        """How many; of a single one nothing is asked."""
+        ...
+
+    @property
+    def handle(self) -> int | None:
+        """For kernels that call the sum from C++ (``cpu/api.h``), or None."""
+        ...
+
+    def sum(self, x: Tensor) -> None:
+        """In place: the sum of every rank's ``x``, on each of them the same bits."""
+        ...
+
+    def check(self, code: int, /) -> None:
+        """Raise what a sum in C++ that returned ``code`` stands for; 0 stands for nothing."""
+        ...
 
 
 class Layers(Protocol):
@@ -136,7 +212,7 @@ class Layers(Protocol):
 
 
 class Attention(Protocol):
-    """Attention of one step, the same in every layer.
+    """Attention of one step, the same in every layer with these heads.
 
     ``qkv`` is (rows, ``Heads.width``): each row's queries, keys and values, head after head.
     """
@@ -153,24 +229,35 @@ class Attention(Protocol):
 class Kernels(Protocol):
     """Each writes to ``out``, which a caller can use again in every layer.
 
-    Every tensor is float32, on the CPU and contiguous; token ids are int64.
+    Every tensor is on ``device`` and contiguous, and of ``dtype``, save for biases, the weights of
+    norms and logits, which are float32, and token ids, which are int64.
 
     Attributes:
         exact: a row's result is the same, bit for bit, whatever rows stand beside it, however
             its sequence is cut into steps, wherever its blocks lie, and on any number of threads.
+        device: where all of it is.
+        dtype: of hidden states and weights; whatever it is, sums are of float32 at least.
         encodings: GGUF's names of those in which ``pack`` takes a matrix as it is. Products with
             such a matrix are computed in integers; see ``kernels.reference.quantised_linear``.
-        cache_types: of numbers that K and V can be kept as; float32 is one of them.
-        sampler: what makes tokens of logits.
+        cache_types: of numbers that K and V can be kept as; ``dtype`` is one of them.
     """
 
     exact: bool
+    device: torch.device
+    dtype: torch.dtype
     encodings: frozenset[str]
     cache_types: frozenset[torch.dtype]
-    sampler: Sampler
+
+    @property
+    def sampler(self) -> Sampler | DeviceSampler:
+        """What makes tokens of logits: of arrays, or where they lie."""
+        ...
 
     def pack(self, *matrices: Matrix, bias: Tensor | None = None) -> Packed:
-        """Prepare matrices of the same inputs, one under the other, once."""
+        """Prepare matrices of the same inputs, one under the other, once.
+
+        They come on the CPU, in float32 or any type of fewer bits.
+        """
         ...
 
     def embed(self, tokens: Tensor, table: Packed, *, out: Tensor) -> None:
@@ -178,7 +265,10 @@ class Kernels(Protocol):
         ...
 
     def linear(self, x: Tensor, layer: Packed, *, out: Tensor) -> None:
-        """``x weightᵀ + bias``: x (rows, inputs), out (rows, outputs)."""
+        """``x weightᵀ + bias``: x (rows, inputs), out (rows, outputs).
+
+        ``out`` may be float32 whatever ``dtype`` is: logits are.
+        """
         ...
 
     def add_linear(self, x: Tensor, layer: Packed, *, out: Tensor) -> None:
@@ -189,8 +279,20 @@ class Kernels(Protocol):
         """``x / sqrt(mean(x²) + eps) × weight`` over the last dimension of (rows, width)."""
         ...
 
-    def silu_mul(self, gate_up: Tensor, *, out: Tensor) -> None:
-        """``silu(gate) × up``: gate_up (rows, gate then up), out (rows, gate)."""
+    def norm_heads(self, qkv: Tensor, heads: Heads, query: Tensor, key: Tensor, eps: float) -> None:
+        """``rms_norm`` of each head of the queries and of the keys, in place."""
+        ...
+
+    def gated(self, gate_up: Tensor, activation: Activation, *, out: Tensor) -> None:
+        """``activation(gate) × up``: gate_up (rows, gate then up), out (rows, gate)."""
+        ...
+
+    def soft_cap(self, logits: Tensor, cap: float) -> None:
+        """``cap × tanh(logits / cap)``, in place; float32."""
+        ...
+
+    def experts(self, x: Tensor, layer: Experts, *, out: Tensor) -> None:
+        """The weighted sum of what a row's experts make of it; out as x, (rows, hidden)."""
         ...
 
     def new_cache(
@@ -203,6 +305,16 @@ class Kernels(Protocol):
         """Prepare one step's attention."""
         ...
 
-    def layers(self, layers: Sequence[DecoderLayer], heads: Heads, eps: float) -> Layers:
-        """Prepare a decoder, once; ``eps`` is that of its norms."""
+    def layers(
+        self, layers: Sequence[DecoderLayer], heads: Sequence[Heads], eps: float, ranks: Ranks
+    ) -> Layers:
+        """Prepare a decoder, once.
+
+        Args:
+            layers: in order.
+            heads: of each layer.
+            eps: that of its norms.
+            ranks: who else has a share of each layer; what a rank adds to the hidden states is
+                summed over them first.
+        """
         ...

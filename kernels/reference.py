@@ -12,6 +12,8 @@ block ``table[p // block_size]`` at offset ``p % block_size``.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -19,22 +21,34 @@ from torch import Tensor
 from chairlift.kernels.logits import Adjustment
 
 __all__ = [
+    "Scoring",
     "adjusted",
     "apply_rope",
+    "experts",
+    "gated",
     "kv_write",
     "log_probabilities",
+    "norm_heads",
     "paged_attention",
     "quantised_linear",
     "rms_norm",
     "sample",
     "sampling_distribution",
-    "silu_mul",
+    "soft_cap",
 ]
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """``x / sqrt(mean(x²) + eps) × weight`` over the last dimension."""
     return x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight
+
+
+def norm_heads(x: Tensor, query: Tensor, key: Tensor, num_heads: int, eps: float) -> Tensor:
+    """``rms_norm`` of each head: x (rows, heads, head_dim), queries first, then keys."""
+    out = x.clone()
+    for head in range(x.shape[1]):
+        out[:, head] = rms_norm(x[:, head], query if head < num_heads else key, eps)
+    return out
 
 
 def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -62,12 +76,27 @@ def kv_write(cache: Tensor, new: Tensor, slots: Tensor) -> None:
         cache[slot // block_size, slot % block_size] = new[row]
 
 
+class Scoring(TypedDict, total=False):
+    """How scores come about.
+
+    Attributes:
+        scale: ``1 / sqrt(head_dim)`` if none is given.
+        window: positions that a token sees, its own included; None for all.
+        cap: see ``soft_cap``; None for none.
+    """
+
+    scale: float | None
+    window: int | None
+    cap: float | None
+
+
 def paged_attention(
     query: Tensor,
     caches: tuple[Tensor, Tensor],
     block_tables: Tensor,
     context_lens: Tensor,
     query_lens: Tensor,
+    **scoring: Unpack[Scoring],
 ) -> Tensor:
     """Causal attention of each sequence's last tokens to all its tokens so far.
 
@@ -77,6 +106,7 @@ def paged_attention(
         block_tables: (sequences, blocks); entries behind a sequence's end mean nothing.
         context_lens: (sequences,) tokens in the cache, the present rows included.
         query_lens: (sequences,) present rows of each, at least 1.
+        **scoring: see ``Scoring``.
 
     Returns:
         As ``query``.
@@ -84,26 +114,71 @@ def paged_attention(
     key_cache, value_cache = caches
     block_size, kv_heads = key_cache.shape[1:3]
     group = query.shape[1] // kv_heads
+    scale, window, cap = scoring.get("scale"), scoring.get("window"), scoring.get("cap")
+    scale = 1 / math.sqrt(query.shape[2]) if scale is None else scale
     out = torch.empty_like(query)
     row = 0
     for table, context, count in zip(
         block_tables.tolist(), context_lens.tolist(), query_lens.tolist(), strict=True
     ):
         for position in range(context - count, context):
-            seen = [(table[p // block_size], p % block_size) for p in range(position + 1)]
+            first = 0 if window is None else max(0, position + 1 - window)
+            seen = [(table[p // block_size], p % block_size) for p in range(first, position + 1)]
             keys = torch.stack([key_cache[block, offset] for block, offset in seen])
             values = torch.stack([value_cache[block, offset] for block, offset in seen])
             for head in range(query.shape[1]):
-                scores = keys[:, head // group] @ query[row, head] / math.sqrt(query.shape[2])
+                scores = keys[:, head // group] @ query[row, head] * scale
+                if cap is not None:
+                    scores = soft_cap(scores, cap)
                 out[row, head] = torch.softmax(scores, 0) @ values[:, head // group]
             row += 1
     return out
 
 
-def silu_mul(gate_up: Tensor) -> Tensor:
-    """``silu(gate) × up`` of (rows, gate then up)."""
+def gated(gate_up: Tensor, activation: str) -> Tensor:
+    """``activation(gate) × up`` of (rows, gate then up)."""
     gate, up = gate_up.chunk(2, dim=-1)
-    return gate / (1 + torch.exp(-gate)) * up
+    if activation == "silu":
+        return gate / (1 + torch.exp(-gate)) * up
+    inner = math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)
+    return gate / 2 * (1 + torch.tanh(inner)) * up
+
+
+def soft_cap(x: Tensor, cap: float) -> Tensor:
+    """What is small stays nearly as it is; nothing is beyond ``cap``."""
+    return cap * torch.tanh(x / cap)
+
+
+def experts(
+    x: Tensor,
+    router: Tensor,
+    mlps: Sequence[tuple[Tensor, Tensor]],
+    *,
+    per_token: int,
+    normalise: bool,
+    activation: str,
+) -> Tensor:
+    """Each row's likeliest experts, of equal ones the first, weighted by how likely they are.
+
+    Args:
+        x: (rows, hidden).
+        router: (experts, hidden).
+        mlps: of each expert the matrices (gate then up, hidden) and (hidden, gate).
+        per_token: how many experts a row takes.
+        normalise: divide the weights of those by their sum.
+        activation: see ``gated``.
+    """
+    out = torch.zeros_like(x)
+    for row, each in enumerate(x):
+        scores = router @ each
+        likely = torch.softmax(scores, 0).tolist()
+        taken = sorted(range(len(mlps)), key=lambda i: (-scores[i].item(), i))[:per_token]
+        total = sum(likely[index] for index in taken) if normalise else 1.0
+        for index in taken:
+            gate_up, down = mlps[index]
+            inner = gated((gate_up @ each)[None], activation)[0]
+            out[row] += likely[index] / total * (down @ inner)
+    return out
 
 
 def quantised_linear(

@@ -10,7 +10,7 @@ the float32 angles, rounded once.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -25,21 +25,23 @@ def rope_frequencies(
     scaling: str,
     parameters: Mapping[str, float],
     max_positions: int,
+    divisors: Sequence[float] = (),
 ) -> tuple[Tensor, float]:
     """Radians a position for each pair, and the factor on cosines and sines.
 
     Args:
         theta: base of the wavelengths.
         dim: rotated elements of a head, even.
-        scaling: ``none``, ``linear``, ``dynamic``, ``yarn``, ``llama3`` or ``factors``; the last
-            is unscaled here, its divisors come with the weights.
+        scaling: ``none``, ``linear``, ``dynamic``, ``yarn``, ``llama3``, ``longrope`` or
+            ``factors``; the last is unscaled here, its divisors come with the weights.
         parameters: of the scaling kind, by their Hugging Face names.
         max_positions: the longest context that is served. ``dynamic`` stretches for it once and
             for all: were the stretch to follow the present length, as in the original, the
             tokens of a sequence would depend on how it was cut into steps.
+        divisors: of each pair's frequency, for ``longrope``.
 
     Returns:
-        (dim / 2,) float32, and a number that is 1 for all kinds but ``yarn``.
+        (dim / 2,) float32, and a number that is 1 for all kinds but ``yarn`` and ``longrope``.
 
     Raises:
         ValueError: unknown kind.
@@ -53,6 +55,9 @@ def rope_frequencies(
         return _dynamic(theta, dim, parameters, max_positions), 1.0
     if scaling == "llama3":
         return _llama3(theta, dim, parameters), 1.0
+    if scaling == "longrope":
+        wavelengths = torch.tensor(divisors) * _wavelengths(theta, dim)
+        return 1.0 / wavelengths, parameters["attention_factor"]
     if scaling == "yarn":
         return _yarn(theta, dim, parameters)
     raise ValueError(f"unknown rotary scaling {scaling!r}")

@@ -1,24 +1,36 @@
 """What a step asks when its logits are there: a token for each row, and how likely tokens were.
 
 Owns the questions, one call for all rows, and their answers in plain numpy; those in C++ are
-``kernels.cpu.cpp_sampling``'s. ``kernels.sampling`` and ``kernels.logprobs`` say what is meant.
-A row's answers are functions of that row alone, whoever gives them; two who answer differ in last
-bits.
+``kernels.cpu.cpp_sampling``'s, those on a GPU ``kernels.triton``'s. ``kernels.sampling`` and
+``kernels.logprobs`` say what is meant. A row's answers are functions of that row alone, whoever
+gives them; two who answer differ in last bits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from chairlift.kernels.logprobs import log_probabilities
 from chairlift.kernels.philox import uniform
 from chairlift.kernels.sampling import sample
 
-__all__ = ["CHOOSING", "Choosing", "Likely", "NumpySampler", "Sampler", "Wanted"]
+__all__ = [
+    "CHOOSING",
+    "CHOOSING_WORDS",
+    "Choosing",
+    "DeviceSampler",
+    "HostSampler",
+    "Likely",
+    "NumpySampler",
+    "Sampler",
+    "Wanted",
+]
 
 Choosing = NDArray[np.void]
 Logits = NDArray[np.float32]
@@ -39,6 +51,8 @@ CHOOSING = np.dtype(
     ]
 )
 """How the token of a row is chosen: parameters of ``sampling.sample`` and ``philox.uniform``."""
+CHOOSING_WORDS = CHOOSING.itemsize // 8
+"""A row of it as int64: temperature and min_p, top_p, top_k, seed, choice, position."""
 
 
 class Sampler(Protocol):
@@ -53,6 +67,28 @@ class Sampler(Protocol):
         ...
 
 
+@runtime_checkable
+class DeviceSampler(Protocol):
+    """A sampler of logits where they were computed; nothing there waits for the host.
+
+    Logits are (rows, vocabulary), float32 and contiguous, and left as they are.
+    """
+
+    def sample_into(self, logits: Tensor, choosing: Tensor, *, out: Tensor) -> None:
+        """One token for each row.
+
+        Args:
+            logits: see above.
+            choosing: (rows, CHOOSING_WORDS) int64, the bytes of as many rows of ``CHOOSING``.
+            out: (rows,) int64.
+        """
+        ...
+
+    def log_probabilities(self, logits: Tensor, wanted: Sequence[Wanted]) -> Iterable[Likely]:
+        """As ``Sampler``; this one does wait."""
+        ...
+
+
 class NumpySampler:
     """Implements ``Sampler`` where there is no compiler."""
 
@@ -64,3 +100,17 @@ class NumpySampler:
 
     def log_probabilities(self, logits: Logits, wanted: Sequence[Wanted]) -> Iterable[Likely]:
         return [log_probabilities(logits[row], token, count) for row, token, count in wanted]
+
+
+class HostSampler:
+    """Implements ``DeviceSampler`` with a ``Sampler``, for logits on the CPU."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
+
+    def sample_into(self, logits: Tensor, choosing: Tensor, *, out: Tensor) -> None:
+        rules = choosing.numpy().view(CHOOSING)[:, 0]
+        out.copy_(torch.tensor(self._sampler.sample(logits.numpy(), rules)))
+
+    def log_probabilities(self, logits: Tensor, wanted: Sequence[Wanted]) -> Iterable[Likely]:
+        return self._sampler.log_probabilities(logits.numpy(), wanted)

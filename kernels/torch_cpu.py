@@ -1,7 +1,7 @@
 """Kernels around attention in plain torch: normalisation, rotation, cache writes, activation.
 
 Owns the fallback for machines without a compiler. Same meaning as ``kernels.reference``, for
-float32 and contiguous rows.
+contiguous rows. Results are float32, of whatever type inputs are, but for ``linear``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["apply_rope", "kv_write", "linear", "rms_norm", "silu_mul"]
+from chairlift.kernels.interface import Activation
+
+__all__ = ["apply_rope", "gated", "kv_write", "linear", "rms_norm"]
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -20,6 +22,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """``x / sqrt(mean(x²) + eps) × weight`` over the last dimension."""
+    x = x.float()
     return (x * x.square().mean(-1, keepdim=True).add_(eps).rsqrt_()).mul_(weight)
 
 
@@ -49,7 +52,9 @@ def kv_write(cache: Tensor, new: Tensor, slots: Tensor) -> None:
     cache.view(-1, *cache.shape[2:]).index_copy_(0, slots, new)
 
 
-def silu_mul(gate_up: Tensor) -> Tensor:
-    """``silu(gate) × up``: (rows, gate then up) → (rows, gate)."""
+def gated(gate_up: Tensor, activation: Activation) -> Tensor:
+    """``activation(gate) × up``: (rows, gate then up) → (rows, gate)."""
     width = gate_up.shape[-1] // 2
-    return F.silu(gate_up[..., :width]).mul_(gate_up[..., width:])
+    gate = gate_up[..., :width].float()
+    active = F.silu(gate) if activation == "silu" else F.gelu(gate, approximate="tanh")
+    return active.mul_(gate_up[..., width:])

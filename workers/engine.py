@@ -10,9 +10,12 @@ One thread runs the engine; the others talk to the intake, and read ``load``, ``
 
     the runner fails       the sequences of that step end as FAILED, the others go on
     the sink fails         what it should have been told is lost, the loop goes on
+    a rank fails           the loop is over, everything open ends as HANDED_OVER
     anything else fails    the loop is over, everything open ends as FAILED
     stop                   the same: CANCELLED is only what somebody asked to be cancelled
     hand_over              what is open ends as HANDED_OVER, nothing comes in, the loop goes on
+
+Every rank of a group runs this same loop on the same inputs (``ranks``).
 """
 
 from __future__ import annotations
@@ -23,8 +26,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from chairlift.cluster.protocol import BlockEvents, Delta, FinishReason, LoadReport
-from chairlift.workers.intake import Drained, Intake
+from chairlift.workers.intake import Drained, Source
 from chairlift.workers.ledger import Ledger
+from chairlift.workers.rank_faults import RankFault
 from chairlift.workers.scheduler import Outcome, Scheduler
 from chairlift.workers.sequence import Admission, Runner, StepPlan, StepResult
 
@@ -61,7 +65,7 @@ class Engine:
         self,
         scheduler: Scheduler,
         runner: Runner,
-        intake: Intake,
+        intake: Source,
         sink: Callable[[StepOutput], None],
         clock: Callable[[], float] = time.monotonic,
         ledger: Ledger | None = None,
@@ -94,22 +98,24 @@ class Engine:
 
     def run(self) -> None:
         """Take turns until ``stop``, sleeping while there is nothing to do."""
+        finish = FinishReason.FAILED
         try:
             while not self._stopping:
                 if not self.step() and not self._stopping:
                     self._intake.wait()
         except Exception as error:
+            if isinstance(error, RankFault):
+                finish = FinishReason.HANDED_OVER
             logger.exception("the engine's loop failed")
             self._fatal_error = f"the engine's loop failed: {_describe(error)}"
             if self._ledger is not None:
                 self._ledger.report("failed-loop", self._fatal_error)
         finally:
-            self._end_everything()
+            self._end_everything(finish)
 
     def stop(self) -> None:
-        """End the loop after the present step; may be called from any thread."""
-        self._stopping = True
-        self._intake.wake()
+        """End the loop after the step that hears of it; may be called from any thread."""
+        self._intake.stop()
 
     def hand_over(self) -> None:
         """Take nothing more in, and end at the next chance what is open; from any thread.
@@ -165,6 +171,8 @@ class Engine:
             try:
                 result = _checked(plan, self._runner.advance(plan))
                 self._failures = 0
+            except RankFault:
+                raise
             except Exception as error:
                 logger.exception("a step of %d sequences failed", len(plan.slices))
                 self._failures += 1
@@ -198,6 +206,7 @@ class Engine:
             self._scheduler.set_controls(drained.controls)
         self._scheduler.add(drained.arrivals)
         self._left |= drained.left
+        self._stopping |= drained.stop
         return drained
 
     def _publish(
@@ -217,14 +226,14 @@ class Engine:
         except Exception:
             logger.exception("the sink failed; the deltas of one step are lost")
 
-    def _end_everything(self) -> None:
+    def _end_everything(self, finish: FinishReason) -> None:
         """Close the door and end all that is open, for this loop will not run again.
 
         The scheduler is not asked, it may be what failed; the intake knows who still waits.
         """
         self._step_started = None
         self._intake.close()
-        outcomes = [Outcome(key, (), FinishReason.FAILED) for key in self._intake.open_keys()]
+        outcomes = [Outcome(key, (), finish) for key in self._intake.open_keys()]
         idle = self.load._replace(running=0, waiting=0, waiting_tokens=0, blocks_used=0)
         self._publish(outcomes, idle)
         if self._ledger is not None:

@@ -14,11 +14,12 @@ import itertools
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from chairlift.cluster.protocol import Answer, Controls, Refusal, ReplicaInfo, Submission
 from chairlift.workers.sequence import Sequence, SequenceKey
 
-__all__ = ["Drained", "Intake"]
+__all__ = ["Drained", "Intake", "Source"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class Drained:
         left: origins that are gone, so that nobody hears what becomes of their sequences, all of
             which are in ``cancelled``.
         hand_over: end everything that is open then; nothing will arrive any more.
+        stop: the loop is over after this step.
     """
 
     controls: Controls | None = None
@@ -39,13 +41,42 @@ class Drained:
     cancelled: tuple[SequenceKey, ...] = ()
     left: frozenset[int] = frozenset()
     hand_over: bool = False
+    stop: bool = False
 
 
 _NOTHING = Drained()
 
 
+class Source(Protocol):
+    """What an engine's loop takes in from, and tells of ends.
+
+    ``hand_over`` and ``stop`` may be called from any thread, all else is for the engine's.
+    """
+
+    def wait(self) -> None:
+        """Sleep until something comes."""
+
+    def drain(self) -> Drained:
+        """Take everything that has come in."""
+
+    def end(self, keys: Iterable[SequenceKey]) -> None:
+        """Take note that sequences have ended."""
+
+    def open_keys(self) -> list[SequenceKey]:
+        """All that somebody still waits for."""
+
+    def close(self) -> None:
+        """Let nothing more in."""
+
+    def hand_over(self) -> None:
+        """Let nothing more in, and all that is open end as handed over."""
+
+    def stop(self) -> None:
+        """Let the loop end."""
+
+
 class Intake:
-    """Accepts, refuses and hands over. Methods may be called from any thread and do not block.
+    """The ``Source`` that routers fill. Methods may be called from any thread and do not block.
 
     ``drain``, ``wait``, ``end`` and ``open_keys`` are for the engine's thread.
     """
@@ -61,6 +92,7 @@ class Intake:
         self._cancelled: dict[SequenceKey, None] = {}
         self._left: set[int] = set()
         self._hand_over = False
+        self._stop = False
         self._controls: Controls | None = None
         self._arrival = itertools.count()
 
@@ -125,9 +157,11 @@ class Intake:
             self._hand_over = True
             self._something_came.set()
 
-    def wake(self) -> None:
-        """Let ``wait`` return although nothing came."""
-        self._something_came.set()
+    def stop(self) -> None:
+        """Let the loop end after the step that takes this in; what is open then fails."""
+        with self._lock:
+            self._stop = True
+            self._something_came.set()
 
     def wait(self, timeout: float | None = None) -> None:
         """Sleep until something comes, or for ``timeout`` seconds at most."""
@@ -144,8 +178,9 @@ class Intake:
             left, self._left = frozenset(self._left), set()
             controls, self._controls = self._controls, None
             hand_over, self._hand_over = self._hand_over, False
+            stop = self._stop
         sequences = tuple(itertools.chain.from_iterable(itertools.starmap(self._build, arrivals)))
-        return Drained(controls, sequences, cancelled, left, hand_over)
+        return Drained(controls, sequences, cancelled, left, hand_over, stop)
 
     def end(self, keys: Iterable[SequenceKey]) -> None:
         """Take note that sequences have ended; each is reported once."""

@@ -56,6 +56,7 @@ __all__ = [
     "pack_refill",
     "pack_snapshot",
     "read_endings",
+    "read_inputs",
     "read_plan",
     "read_record",
     "read_refill",
@@ -189,7 +190,7 @@ def _read_stage(cursor: Cursor) -> Queued | Plan | Advanced | Retired | Refill:
     head = read_head(cursor)
     match head.stage:
         case Stage.QUEUE:
-            return Queued(head, _read_inputs(cursor), read_endings(cursor))
+            return Queued(head, read_inputs(cursor), read_endings(cursor))
         case Stage.PLAN:
             return Plan(head, *read_plan(cursor))
         case Stage.ADVANCE:
@@ -197,7 +198,7 @@ def _read_stage(cursor: Cursor) -> Queued | Plan | Advanced | Retired | Refill:
             known = None if math.isnan(predicted) else predicted
             return Advanced(head, bool(failed), known, kv_read, cursor.column("I", n))
         case Stage.RETIRE:
-            return Retired(head, _read_inputs(cursor), read_endings(cursor))
+            return Retired(head, read_inputs(cursor), read_endings(cursor))
         case Stage.REFILL:
             return Refill(head, *read_refill(cursor))
 
@@ -282,7 +283,7 @@ def _pack_arrival(sequence: Sequence, previous: Sequence | None) -> list[bytes]:
     return [numbers, *texts, stops, b"" if same else column("I", sequence.tokens)]
 
 
-def _read_inputs(cursor: Cursor) -> Inputs:
+def read_inputs(cursor: Cursor) -> Inputs:
     flags, num_arrivals, num_cancelled, num_left = cursor.take(_INPUTS)
     controls = _read_controls(cursor) if flags & _HAS_CONTROLS else None
     arrivals: list[Sequence] = []

@@ -1,7 +1,8 @@
-"""Computes steps: the model's weights, its KV cache, and one forward pass and sampling a step.
+"""Computes steps on a CPU: a model's weights, its KV cache, one forward pass and sampling a step.
 
-Owns the tensors of one replica. Keeps nothing about sequences from one step to the next: a plan
-says everything, so preempted, resumed and chunked sequences need no special case.
+Owns the tensors of one replica; ``device_runner`` does the same on a GPU. Keeps nothing about
+sequences from one step to the next: a plan says everything, so preempted, resumed
+and chunked sequences need no special case.
 """
 
 from __future__ import annotations
@@ -14,30 +15,29 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from chairlift.cluster.model_spec import ModelSpec
-from chairlift.cluster.protocol import SamplingParams
 from chairlift.kernels.interface import AttentionRows, Kernels
 from chairlift.kernels.quantised import Matrix
-from chairlift.workers.kernel_choice import KernelChoice, choose_kernels
-from chairlift.workers.llama import Llama
-from chairlift.workers.llama_weights import LlamaWeights, pack_weights
+from chairlift.kernels.sampler import DeviceSampler
+from chairlift.workers.decoder import Decoder
+from chairlift.workers.decoder_weights import DecoderWeights, pack_weights
+from chairlift.workers.kernel_choice import CpuKernelChoice, choose_kernels
+from chairlift.workers.rehearsal import decoding_plan, warm_up_plans
 from chairlift.workers.sampler import sample_step, score_prompts
-from chairlift.workers.sequence import Sequence, SequenceKey, Slice, StepPlan, StepResult
+from chairlift.workers.sequence import StepPlan, StepResult
 from chairlift.workers.step_arrays import model_arrays, sampling_array
+from chairlift.workers.tensor_parallel import Alone, Group
 
 __all__ = ["ModelRunner", "cache_type"]
 
-# Sequences × tokens of each: one prompt, a step of many, a step of one.
-_WARM_UP = ((1, 64), (8, 1), (1, 1))
 
-
-def cache_type(kernels: Kernels, weights: LlamaWeights) -> torch.dtype:
+def cache_type(kernels: Kernels, weights: DecoderWeights) -> torch.dtype:
     """What K and V are kept as: numbers of half the size where inputs are rounded anyway.
 
     That changes what the model finds likely by far less than the rounding does (see
     ``kernels/README.md``), and attention reads half as much.
     """
     half = weights.quantised and torch.float16 in kernels.cache_types
-    return torch.float16 if half else torch.float32
+    return torch.float16 if half else kernels.dtype
 
 
 class ModelRunner:
@@ -50,12 +50,12 @@ class ModelRunner:
     def __init__(
         self,
         spec: ModelSpec,
-        weights: dict[str, Matrix] | LlamaWeights,
+        weights: dict[str, Matrix] | DecoderWeights,
         *,
         num_blocks: int,
         block_size: int,
-        kernels: KernelChoice | Kernels = "auto",
-        threads: int | None = None,
+        kernels: CpuKernelChoice | Kernels = "auto",
+        group: Group | None = None,
     ) -> None:
         """Take over the weights and allocate the cache.
 
@@ -65,8 +65,8 @@ class ModelRunner:
             num_blocks: blocks of the KV cache.
             block_size: positions of one block.
             kernels: what to compute with, or which to get ready for it.
-            threads: CPU threads of those, the calling one included; by default as many as torch
-                uses.
+                Those use as many CPU threads as torch.
+            group: the ranks that compute the model together, if there are several.
 
         Raises:
             StartupError: the kernels cannot be had.
@@ -75,14 +75,17 @@ class ModelRunner:
         self._num_blocks = num_blocks
         self._block_size = block_size
         if isinstance(kernels, str):
-            kernels = choose_kernels(kernels, threads or torch.get_num_threads())
-        self._kernels = kernels
-        self.exact = self._kernels.exact
+            kernels = choose_kernels(kernels, torch.get_num_threads())
+        if isinstance(kernels.sampler, DeviceSampler):
+            raise TypeError("these kernels are for a DeviceRunner")
+        self._sampler = kernels.sampler
+        self.exact = kernels.exact
+        group = group or Alone()
         if isinstance(weights, dict):
-            weights = pack_weights(spec, weights, kernels)
-        dtype = cache_type(self._kernels, weights)
+            weights = pack_weights(spec, weights, kernels, rank=group.rank)
+        dtype = cache_type(kernels, weights)
         max_positions = min(spec.context_length, num_blocks * block_size)
-        self._model = Llama(spec, weights, self._kernels, max_positions=max_positions)
+        self._model = Decoder(spec, weights, kernels, group, max_positions=max_positions)
         self._caches = self._model.new_caches(num_blocks, block_size, dtype)
 
     def advance(self, plan: StepPlan) -> StepResult:
@@ -96,7 +99,7 @@ class ModelRunner:
                 numbers: NDArray[np.float32] = self._logits(hidden, rows).numpy()
                 return numbers
 
-            sampler, ends = self._kernels.sampler, self._spec.eos_token_ids
+            sampler, ends = self._sampler, self._spec.eos_token_ids
             sampled = sample_step(plan, logits_of(sampled_rows), ends, sampler)
             scores = score_prompts(plan, logits_of, sampler)
             return StepResult(sampled.tokens, sampled.logprobs, scores)
@@ -123,20 +126,14 @@ class ModelRunner:
         Raises:
             ValueError: the cache does not hold so many.
         """
-        blocks = sequences * -(-context // self._block_size)
-        if blocks > self._num_blocks:
-            raise ValueError(f"{blocks} blocks are needed, there are {self._num_blocks}")
-        decoding = [self._synthetic(index, context) for index in range(sequences)]
-        plan = StepPlan(
-            tuple(Slice(each, start=context - 1, count=1, samples=True) for each in decoding)
-        )
+        plan = decoding_plan(sequences, context, self._num_blocks, self._block_size)
         tokens, rows, sampled_rows = self._inputs(plan)
-        choosing = sampling_array(decoding)
+        choosing = sampling_array(piece.sequence for piece in plan.slices)
 
         @torch.inference_mode()
         def compute() -> None:
             hidden = self._model.forward(tokens, rows, self._caches)
-            self._kernels.sampler.sample(self._logits(hidden, sampled_rows).numpy(), choosing)
+            self._sampler.sample(self._logits(hidden, sampled_rows).numpy(), choosing)
 
         return compute
 
@@ -155,6 +152,8 @@ class ModelRunner:
             context_lens=torch.from_numpy(arrays.context_lens),
             query_lens=torch.from_numpy(arrays.query_lens),
             block_size=self._block_size,
+            most_rows=int(arrays.query_lens.max()),
+            most_context=int(arrays.context_lens.max()),
         )
         return torch.from_numpy(arrays.tokens), rows, arrays.sampled_rows
 
@@ -166,29 +165,7 @@ class ModelRunner:
         Args:
             progress: told the done share, up to 1.
         """
-        longest = min(self._num_blocks * self._block_size, self._spec.context_length)
-        for done, (sequences, length) in enumerate(_WARM_UP, start=1):
-            count = min(length, longest)
-            self.advance(
-                StepPlan(
-                    tuple(
-                        Slice(self._synthetic(index, count), start=0, count=count, samples=True)
-                        for index in range(min(sequences, self._num_blocks))
-                    )
-                )
-            )
-            progress(done / len(_WARM_UP))
-
-    def _synthetic(self, index: int, length: int) -> Sequence:
-        blocks = -(-length // self._block_size)
-        return Sequence(
-            key=SequenceKey(-1, index),
-            request_id="warm-up",
-            tenant="warm-up",
-            choice=0,
-            sampling=SamplingParams(max_tokens=1, top_p=0.9),
-            arrival=index,
-            tokens=[0] * length,
-            num_prompt=length,
-            blocks=list(range(index * blocks, (index + 1) * blocks)),
-        )
+        plans = warm_up_plans(self._num_blocks, self._block_size, self._spec.context_length)
+        for done, plan in enumerate(plans, start=1):
+            self.advance(plan)
+            progress(done / len(plans))

@@ -6,8 +6,8 @@ It does not know where the file is, nor when it is out of date (``workers.packed
     "CHPACKED" | size of the file u64 | size of the index u64 | CRC-32 of the index u32 | index
     | pad to a page | tensors
 
-The index is a pickle of ``LlamaWeights`` in which each tensor is replaced by where it lies. Nothing
-is unpickled but the types that such weights consist of.
+The index is a pickle of ``DecoderWeights`` in which each tensor is replaced by where it lies.
+Nothing is unpickled but the types that such weights consist of.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from chairlift.kernels.cpu.memory import advise_large_pages, large_pages
-from chairlift.kernels.interface import DecoderLayer, Packed, Part
-from chairlift.workers.llama_weights import LlamaWeights
+from chairlift.kernels.interface import DecoderLayer, Experts, GatedMlp, Packed, Part
+from chairlift.workers.decoder_weights import DecoderWeights
 
 __all__ = ["PackedFileDamaged", "read_packed", "write_packed"]
 
@@ -37,7 +37,9 @@ _MAGIC = b"CHPACKED"
 _HEAD = struct.Struct("<8sQQI")
 _PAGE = 4096
 _LINE = 64
-_TYPES = {each.__name__: each for each in (LlamaWeights, DecoderLayer, Packed, Part)}
+_TYPES = {
+    each.__name__: each for each in (DecoderWeights, DecoderLayer, Experts, GatedMlp, Packed, Part)
+}
 
 _Place = tuple[str, tuple[int, ...], int]
 """Type, shape and offset of a tensor, from where the tensors begin."""
@@ -47,7 +49,7 @@ class PackedFileDamaged(Exception):
     """The file is no such file, or not the whole of it."""
 
 
-def write_packed(file: Path, weights: LlamaWeights) -> None:
+def write_packed(file: Path, weights: DecoderWeights) -> None:
     """Put the whole file in place in one step.
 
     Any number of processes may do this at once; the last one's stays.
@@ -76,7 +78,7 @@ def write_packed(file: Path, weights: LlamaWeights) -> None:
             raise
 
 
-def read_packed(file: Path, *, shared: bool) -> LlamaWeights:
+def read_packed(file: Path, *, shared: bool) -> DecoderWeights:
     """The weights as they were written.
 
     Args:
@@ -95,7 +97,7 @@ def read_packed(file: Path, *, shared: bool) -> LlamaWeights:
         weights = _Unpickler(index, data[begin:]).load()
     except (pickle.UnpicklingError, TypeError, ValueError, EOFError) as error:
         raise PackedFileDamaged(f"{file}: {error}") from None
-    if not isinstance(weights, LlamaWeights):
+    if not isinstance(weights, DecoderWeights):
         raise PackedFileDamaged(f"{file}: no weights")
     return weights
 

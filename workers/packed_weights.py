@@ -21,9 +21,10 @@ from chairlift.cluster.model_spec import ModelSpec
 from chairlift.kernels import interface, quantised
 from chairlift.kernels.cpu import panels
 from chairlift.kernels.interface import Kernels
-from chairlift.workers import llama_weights, packed_file, weights
-from chairlift.workers.llama_weights import LlamaWeights, pack_weights
+from chairlift.workers import decoder_weights, packed_file, shards, weights
+from chairlift.workers.decoder_weights import DecoderWeights, pack_weights
 from chairlift.workers.packed_file import PackedFileDamaged, read_packed, write_packed
+from chairlift.workers.shards import Share
 from chairlift.workers.weights import load_weights
 
 __all__ = ["PackedCache"]
@@ -39,7 +40,7 @@ _SOURCES = (
     *sorted(Path(panels.__file__).parent.glob("panels*")),
     *(
         Path(str(module.__file__))
-        for module in (interface, quantised, llama_weights, packed_file, weights)
+        for module in (interface, quantised, decoder_weights, packed_file, shards, weights)
     ),
     *sorted(Path(weights.__file__).parent.glob("weights_*.py")),
 )
@@ -63,9 +64,10 @@ class PackedCache:
         kernels: Kernels,
         keep: Set[str],
         progress: Callable[[float], None],
+        share: Share,
         *,
         shared: bool,
-    ) -> LlamaWeights:
+    ) -> DecoderWeights:
         """The model's weights, as these kernels read them.
 
         Args:
@@ -73,24 +75,26 @@ class PackedCache:
             kernels: that are to compute.
             keep: encodings of matrices that are not decoded.
             progress: told the done share, up to 1.
+            share: the rank's part of the model.
             shared: hold them in memory that replicas on this machine have together.
 
         Raises:
             ModelError: the model's files are not as they must be.
         """
         if sum(part.stat().st_size for part in _files(spec)) < _SMALL:
-            return _pack(spec, kernels, keep, progress)
-        file = self._folder / _name(spec, kernels, keep)
+            return _pack(spec, kernels, keep, progress, share)
+        file = self._folder / _name(spec, kernels, keep, share)
         found = _find(file, shared=shared)
         if found is not None:
             return found
         with self._alone():
             found = _find(file, shared=shared)  # somebody may have made it meanwhile
             if found is None:
-                found = self._make(file, _pack(spec, kernels, keep, progress), shared=shared)
+                packed = _pack(spec, kernels, keep, progress, share)
+                found = self._make(file, packed, shared=shared)
         return found
 
-    def _make(self, file: Path, packed: LlamaWeights, *, shared: bool) -> LlamaWeights:
+    def _make(self, file: Path, packed: DecoderWeights, *, shared: bool) -> DecoderWeights:
         """Keep what was packed, if possible, and tidy up."""
         try:
             write_packed(file, packed)
@@ -126,7 +130,7 @@ class PackedCache:
                     file.unlink(missing_ok=True)
 
 
-def _find(file: Path, *, shared: bool) -> LlamaWeights | None:
+def _find(file: Path, *, shared: bool) -> DecoderWeights | None:
     """What the file holds; None if there is none, or none that is whole."""
     try:
         found = read_packed(file, shared=shared)
@@ -141,9 +145,14 @@ def _find(file: Path, *, shared: bool) -> LlamaWeights | None:
 
 
 def _pack(
-    spec: ModelSpec, kernels: Kernels, keep: Set[str], progress: Callable[[float], None]
-) -> LlamaWeights:
-    return pack_weights(spec, load_weights(spec, progress, keep=keep), kernels)
+    spec: ModelSpec,
+    kernels: Kernels,
+    keep: Set[str],
+    progress: Callable[[float], None],
+    share: Share,
+) -> DecoderWeights:
+    weights = load_weights(spec, progress, keep=keep, share=share)
+    return pack_weights(spec, weights, kernels, rank=share.rank)
 
 
 def _files(spec: ModelSpec) -> list[Path]:
@@ -153,14 +162,17 @@ def _files(spec: ModelSpec) -> list[Path]:
     return [spec.path]
 
 
-def _name(spec: ModelSpec, kernels: Kernels, keep: Set[str]) -> str:
-    """``MODEL-MATH-DIGEST.weights``: another digest replaces the same model in the same math."""
+def _name(spec: ModelSpec, kernels: Kernels, keep: Set[str], share: Share) -> str:
+    """``MODEL-MATH-RANK-DIGEST.weights``; what differs in the digest alone is replaced."""
     digest = hashlib.sha256()
     for part in _files(spec):
         state = part.stat()
         digest.update(f"{part.name} {state.st_size} {state.st_mtime_ns}\0".encode())
-    digest.update(f"{spec} {type(kernels).__name__} {sorted(keep)} {sys.byteorder}\0".encode())
+    digest.update(
+        f"{spec} {type(kernels).__name__} {sorted(keep)} {share} {sys.byteorder}\0".encode()
+    )
     for source in _SOURCES:
         digest.update(source.read_bytes())
     model = hashlib.sha256(str(spec.path).encode()).hexdigest()[:12]
-    return f"{model}-{'int8' if keep else 'float32'}-{digest.hexdigest()[:16]}{_SUFFIX}"
+    kind = f"{'int8' if keep else 'float32'}-{share.rank}of{share.size}"
+    return f"{model}-{kind}-{digest.hexdigest()[:16]}{_SUFFIX}"

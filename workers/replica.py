@@ -1,7 +1,8 @@
-"""One worker replica put together: model, engine, loop thread, stream server.
+"""One rank of a worker replica put together: model, engine, loop thread, stream server.
 
 Owns the assembly and the order of start and stop; knows nothing of Ray. What it builds is what
-runs in production, in benchmarks and in tests alike.
+runs in production, in benchmarks and in tests alike. Rank 0, which may be the only one, serves the
+stream and keeps the ledger; the others follow it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from chairlift.cluster.config import ServiceConfig
 from chairlift.cluster.model_files import read_spec, resolve_model
@@ -19,15 +21,19 @@ from chairlift.cluster.model_spec import ModelSpec
 from chairlift.cluster.protocol import ReplicaInfo
 from chairlift.workers.block_pool import BlockPool
 from chairlift.workers.engine import Engine
-from chairlift.workers.intake import Intake
+from chairlift.workers.intake import Intake, Source
 from chairlift.workers.ledger import Ledger
 from chairlift.workers.ledger_folder import LedgerFolder
 from chairlift.workers.machine_share import cache_blocks
+from chairlift.workers.ranks import AgreeingRunner, FollowerIntake, LeadingIntake, same_number
 from chairlift.workers.scheduler import Scheduler
 from chairlift.workers.sequence import Runner
 from chairlift.workers.server import WorkerServer
 from chairlift.workers.simulated_runner import SimulatedRunner
 from chairlift.workers.snapshot import describe
+
+if TYPE_CHECKING:  # it imports torch, which a simulated replica does without
+    from chairlift.workers.tensor_parallel import Group, Rendezvous
 
 __all__ = ["Progress", "Replica", "hand_over"]
 
@@ -47,51 +53,81 @@ class Progress:
 
 
 class Replica:
-    """A replica on one device.
+    """One rank of a replica, on one device.
 
     ``build`` blocks for seconds and belongs in a thread; ``start`` and ``stop`` belong in the
     event loop that serves the stream.
+
+    Args:
+        config: the service.
+        replica_id: the same for all ranks.
+        progress: told how far the start has come.
+        rendezvous: where the ranks meet; None for a replica of one.
     """
 
     def __init__(
-        self, config: ServiceConfig, replica_id: str, progress: Callable[[Progress], None]
+        self,
+        config: ServiceConfig,
+        replica_id: str,
+        progress: Callable[[Progress], None],
+        rendezvous: Rendezvous | None = None,
     ) -> None:
         self._config = config
         self._replica_id = replica_id
         self._progress = progress
+        self._rendezvous = rendezvous
+        self._group: Group | None = None
+        self._server: WorkerServer | None = None
 
     def build(self) -> None:
-        """Read the weights, lay out the KV cache, warm up. Raises StartupError."""
+        """Meet the other ranks, read the weights, lay out the KV cache, warm up.
+
+        Raises:
+            StartupError: something is not as it must be.
+            RankFault: another rank did not come or did not stay.
+        """
         config = self._config
+        self._join()
         spec = read_spec(resolve_model(config.model.path))
         runner, num_blocks = self._runner(spec)
         info = self._info(spec, num_blocks)
-        self._intake = Intake(info)
-        self._server = WorkerServer(info, self._intake, step_age=lambda: self._engine.stuck_for())
         scheduler = Scheduler(
             BlockPool(num_blocks, config.engine.block_size),
             config.engine.controls(fair=config.router.fair),
             eos_token_ids=spec.eos_token_ids,
             prefix_cache=config.engine.prefix_cache,
         )
+        if self._group is not None:
+            self._group.agree(num_blocks)
+            runner = AgreeingRunner(runner, self._group)
+        if self._group is not None and self._group.rank > 0:
+            following = FollowerIntake(self._group)
+            self._engine = Engine(scheduler, runner, following, lambda output: None)
+            return
+        self._intake = Intake(info)
+        self._server = WorkerServer(info, self._intake, step_age=lambda: self._engine.stuck_for())
+        source: Source = self._intake
+        if self._group is not None:
+            source = LeadingIntake(self._intake, self._group)
         self._engine = Engine(
             scheduler,
             runner,
-            self._intake,
+            source,
             self._server.publish,
             time.monotonic,
             self._ledger(scheduler, info),
         )
 
-    async def start(self, host: str) -> str:
-        """Start the loop's thread and the stream server; returns the endpoint ``host:port``."""
-        endpoint = await self._server.start(host)
-        self._thread = threading.Thread(target=self._engine.run, name="engine", daemon=True)
+    async def start(self, host: str) -> str | None:
+        """Start the loop's thread and, on rank 0, the stream server; returns ``host:port``."""
+        endpoint = None if self._server is None else await self._server.start(host)
+        self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
         return endpoint
 
     def fault(self) -> str | None:
-        """What makes this replica unfit to serve, or None."""
+        """What makes this rank unfit to serve, or None."""
         if self._engine.failed is not None:
             return self._engine.failed
         if not self._thread.is_alive():
@@ -101,26 +137,63 @@ class Replica:
             return f"the present step has been under way for {stuck:.0f} s"
         return None
 
+    async def ended(self) -> None:
+        """Wait until the loop is over, whatever for."""
+        await self._ended.wait()
+
     async def drain(self) -> None:
-        """Hand over every open sequence, and take no new ones; the replica then idles."""
-        await hand_over(self._engine, self._intake, self._server)
+        """Hand over every open sequence, and take no new ones; the replica then idles.
+
+        The other ranks do as rank 0 does, and have nothing to do here.
+        """
+        if self._server is not None:
+            await hand_over(self._engine, self._intake, self._server)
 
     async def stop(self) -> None:
-        """Drain, then end the loop and the server; what could not be handed over fails."""
+        """Drain, then end the loop and the server; what could not be handed over fails.
+
+        The loops of the other ranks end with rank 0's, which is to be stopped first.
+        """
         await self.drain()
         self._engine.stop()
         await asyncio.to_thread(self._thread.join, JOIN_TIMEOUT_S)
-        await self._server.stop()
+        if self._server is not None:
+            await self._server.stop()
+        if self._group is not None:
+            self._group.close()
+
+    def _join(self) -> None:
+        if self._rendezvous is not None:
+            from chairlift.workers.tensor_parallel import join
+
+            report = self._report("waiting for the other ranks")
+            report(0.0)
+            self._group = join(self._rendezvous)
+            report(1.0)
+
+    def _run(self) -> None:
+        """The loop; where it ends by a fault, the other ranks find out at once."""
+        try:
+            self._engine.run()
+        finally:
+            if self._group is not None and self._engine.failed is not None:
+                self._group.close()
+            # RuntimeError: the event loop is closed, so nobody waits.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._ended.set)
 
     def _runner(self, spec: ModelSpec) -> tuple[Runner, int]:
         """Who computes, and the blocks of its KV cache."""
         step_ms = self._config.engine.simulated_step_ms
         if step_ms is not None:
             runner = SimulatedRunner(spec.vocab_size, spec.eos_token_ids, step_ms / 1000)
-            return runner, cache_blocks(self._config, spec)
+            num_blocks = cache_blocks(self._config, spec)
+            group = self._group
+            return runner, num_blocks if group is None else same_number(group, num_blocks)
         from chairlift.workers.model_loading import load_runner
+        from chairlift.workers.tensor_parallel import Alone
 
-        return load_runner(self._config, spec, self._report)
+        return load_runner(self._config, spec, self._report, self._group or Alone())
 
     def _report(self, stage: str) -> Callable[[float], None]:
         return lambda fraction: self._progress(Progress(stage, fraction))

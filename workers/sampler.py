@@ -9,22 +9,34 @@ nothing costs nothing beyond its token.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from itertools import islice
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from chairlift.cluster.protocol import TokenLogprobs
 from chairlift.kernels.logits import Adjustment, adjust
-from chairlift.kernels.sampler import Sampler
+from chairlift.kernels.sampler import Likely, Sampler, Wanted
 from chairlift.workers.sequence import Sequence, StepPlan
 from chairlift.workers.step_arrays import sampling_array
 
-__all__ = ["Sampled", "sample_step", "score_prompts"]
+__all__ = [
+    "Sampled",
+    "Scorer",
+    "adjustments",
+    "is_plain",
+    "sample_step",
+    "score_prompts",
+    "score_tokens",
+]
 
 Ints = NDArray[np.int64]
 Logits = NDArray[np.float32]
+AnyLogits = TypeVar("AnyLogits")
+_Scored = TypeVar("_Scored", contravariant=True)
 
 _SCORED_AT_ONCE = 32
 """Rows; their logits are all the memory that scoring a prompt of any length takes."""
@@ -36,6 +48,12 @@ class Sampled:
 
     tokens: tuple[int, ...]
     logprobs: dict[int, TokenLogprobs]
+
+
+class Scorer(Protocol[_Scored]):
+    """The half of a sampler that says how likely tokens are, of logits of some kind."""
+
+    def log_probabilities(self, logits: _Scored, wanted: list[Wanted], /) -> Iterable[Likely]: ...
 
 
 def sample_step(
@@ -50,27 +68,45 @@ def sample_step(
         sampler: that of the kernels which made the logits.
     """
     sequences = [piece.sequence for piece in plan.slices if piece.samples]
-    for row, sequence in zip(logits, sequences, strict=True):
-        adjustment = _adjustment(sequence, eos_token_ids)
-        if adjustment is not None:
-            adjust(row, adjustment)
+    for index, adjustment in adjustments(sequences, eos_token_ids).items():
+        adjust(logits[index], adjustment)
     tokens = sampler.sample(logits, sampling_array(sequences))
+    return Sampled(tuple(tokens), score_tokens(sequences, tokens, logits, sampler))
+
+
+def adjustments(
+    sequences: Iterable[Sequence], eos_token_ids: Iterable[int]
+) -> dict[int, Adjustment]:
+    """What the sequences' next logits are to suffer, by index; of most it is nothing."""
+    found = (
+        (index, _adjustment(sequence, eos_token_ids)) for index, sequence in enumerate(sequences)
+    )
+    return {index: adjustment for index, adjustment in found if adjustment is not None}
+
+
+def is_plain(sequence: Sequence) -> bool:
+    """Whether its next token is all that is asked, and chosen from its logits as they are."""
+    return sequence.sampling.logprobs is None and _adjustment(sequence, ()) is None
+
+
+def score_tokens(
+    sequences: Iterable[Sequence],
+    tokens: Seq[int],
+    logits: AnyLogits,
+    sampler: Scorer[AnyLogits],
+) -> dict[int, TokenLogprobs]:
+    """How likely the sampled tokens were, by index, of sequences that ask."""
     wanted = [
         (index, tokens[index], count)
         for index, sequence in enumerate(sequences)
         if (count := sequence.sampling.logprobs) is not None
     ]
-    logprobs = {
-        index: TokenLogprobs(*likely)
-        for (index, _, _), likely in zip(
-            wanted, sampler.log_probabilities(logits, wanted), strict=True
-        )
-    }
-    return Sampled(tuple(tokens), logprobs)
+    likely = sampler.log_probabilities(logits, wanted) if wanted else ()
+    return {index: TokenLogprobs(*each) for (index, _, _), each in zip(wanted, likely, strict=True)}
 
 
 def score_prompts(
-    plan: StepPlan, logits_of: Callable[[Ints], Logits], sampler: Sampler
+    plan: StepPlan, logits_of: Callable[[Ints], AnyLogits], sampler: Scorer[AnyLogits]
 ) -> dict[int, tuple[TokenLogprobs, ...]]:
     """How likely the prompt tokens were, of sequences that ask and have no output yet.
 
@@ -102,8 +138,8 @@ def _score(
     following: list[int],
     first_row: int,
     count: int,
-    logits_of: Callable[[Ints], Logits],
-    sampler: Sampler,
+    logits_of: Callable[[Ints], AnyLogits],
+    sampler: Scorer[AnyLogits],
 ) -> Iterator[TokenLogprobs]:
     for done in range(0, len(following), _SCORED_AT_ONCE):
         tokens = following[done : done + _SCORED_AT_ONCE]

@@ -12,6 +12,7 @@ are the tokens of its slices one after the other, in the order of the plan::
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from itertools import chain
 
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from chairlift.kernels.sampler import CHOOSING, Choosing
 from chairlift.workers.sequence import Sequence, StepPlan
 
-__all__ = ["ModelArrays", "model_arrays", "sampling_array"]
+__all__ = ["ModelArrays", "decoding_arrays", "model_arrays", "sampling_array"]
 
 _SEED_BITS = (1 << 64) - 1
 
@@ -48,9 +49,19 @@ class ModelArrays:
     query_lens: Ints
     sampled_rows: Ints
 
+    @property
+    def decodes(self) -> bool:
+        """Whether every slice is a single row that samples."""
+        return len(self.sampled_rows) == len(self.context_lens) == len(self.positions)
 
-def model_arrays(plan: StepPlan, block_size: int) -> ModelArrays:
+
+def model_arrays(plan: StepPlan, block_size: int, places: Ints | None = None) -> ModelArrays:
     """Lay out the rows of a plan that has at least one slice.
+
+    Args:
+        plan: the step.
+        block_size: positions of one block.
+        places: where each block lies in the cache; None where it lies under its own number.
 
     Raises:
         ValueError: a sequence has no block for a planned token; writing it would spoil another's.
@@ -60,16 +71,14 @@ def model_arrays(plan: StepPlan, block_size: int) -> ModelArrays:
     query_lens = np.array([piece.count for piece in slices])
     context_lens = starts + query_lens
     num_blocks = -(-context_lens // block_size)
-    tables = np.empty((len(slices), int(num_blocks.max())), np.int64)
-    for piece, table, count in zip(slices, tables, num_blocks.tolist(), strict=True):
-        blocks = piece.sequence.blocks
-        if len(blocks) < count:
+    for piece, count in zip(slices, num_blocks.tolist(), strict=True):
+        sequence = piece.sequence
+        if len(sequence.blocks) < count:
             raise ValueError(
-                f"sequence {piece.sequence.key}: {len(blocks)} blocks for {count} blocks of tokens"
+                f"sequence {sequence.key}: {len(sequence.blocks)} blocks for {count} blocks of "
+                "tokens"
             )
-        table[:count] = blocks[:count]
-        table[count:] = blocks[0]
-
+    tables = _tables([piece.sequence.blocks for piece in slices], num_blocks, places)
     ends = np.cumsum(query_lens)
     owner = np.repeat(np.arange(len(slices)), query_lens)
     positions = np.arange(int(ends[-1])) - (ends - context_lens)[owner]
@@ -87,12 +96,54 @@ def model_arrays(plan: StepPlan, block_size: int) -> ModelArrays:
     )
 
 
-def sampling_array(sequences: Iterable[Sequence]) -> Choosing:
-    """How the next token of each sequence is chosen, as ``kernels.sampler`` takes it."""
-    return np.array([_choosing(sequence) for sequence in sequences], CHOOSING)
+def decoding_arrays(
+    tokens: Seq[int],
+    positions: Seq[int],
+    blocks: Seq[Seq[int]],
+    block_size: int,
+    places: Ints | None = None,
+) -> ModelArrays:
+    """Lay out a step in which every sequence has a single row, at least one of them.
+
+    Args:
+        tokens: what stands in ``ModelArrays.tokens``, whatever it means.
+        positions: of each row.
+        blocks: of each sequence, up to that of its position at least.
+        block_size: positions of one block.
+        places: as ``model_arrays`` takes them.
+    """
+    where = np.array(positions, np.int64)
+    rows = np.arange(len(where))
+    tables = _tables(blocks, where // block_size + 1, places)
+    return ModelArrays(
+        tokens=np.array(tokens, np.int64),
+        positions=where,
+        slots=tables[rows, where // block_size] * block_size + where % block_size,
+        block_tables=tables,
+        context_lens=where + 1,
+        query_lens=np.ones_like(where),
+        sampled_rows=rows,
+    )
 
 
-def _choosing(sequence: Sequence) -> tuple[float, ...]:
+def _tables(blocks: Seq[Seq[int]], counts: Ints, places: Ints | None) -> Ints:
+    """So many blocks of each sequence, where they lie."""
+    tables = np.empty((len(blocks), int(counts.max())), np.int64)
+    for own, table, count in zip(blocks, tables, counts.tolist(), strict=True):
+        table[:count] = own[:count]
+        table[count:] = own[0]
+    return tables if places is None else places[tables]
+
+
+def sampling_array(sequences: Iterable[Sequence], ahead: int = 0) -> Choosing:
+    """How the next token of each sequence is chosen, as ``kernels.sampler`` takes it.
+
+    ``ahead``: how many tokens come before that one which are not known yet.
+    """
+    return np.array([_choosing(sequence, ahead) for sequence in sequences], CHOOSING)
+
+
+def _choosing(sequence: Sequence, ahead: int) -> tuple[float, ...]:
     """In the order of ``CHOOSING``."""
     asked = sequence.sampling
     return (
@@ -102,5 +153,5 @@ def _choosing(sequence: Sequence) -> tuple[float, ...]:
         asked.top_k,
         asked.seed & _SEED_BITS,
         sequence.choice,
-        sequence.num_output,
+        sequence.num_output + ahead,
     )

@@ -2,7 +2,8 @@
 
 Owns the check that the files hold exactly what the model needs. The two formats are read by
 ``workers.weights_gguf`` and ``workers.weights_safetensors``; what is done with the tensors is
-``workers.llama``'s affair.
+``workers.decoder_weights``' affair. A rank reads its own part of each tensor, and nothing of the
+rest.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from chairlift.cluster.errors import ModelError
 from chairlift.cluster.model_files import weight_shapes
 from chairlift.cluster.model_spec import ModelFormat, ModelSpec
 from chairlift.kernels.quantised import Matrix
+from chairlift.workers.shards import Cut, Share, cut_of
 from chairlift.workers.weights_gguf import GgufWeights
 from chairlift.workers.weights_safetensors import SafetensorsWeights
 
@@ -32,10 +34,11 @@ class WeightSource(Protocol):
         """GGUF's names of those in which matrices are stored."""
         ...
 
-    def read(self, name: str, keep: Set[str] = frozenset()) -> Matrix:
-        """One tensor, contiguous, in memory of its own.
+    def read(self, name: str, cut: Cut | None = None, keep: Set[str] = frozenset()) -> Matrix:
+        """One tensor or a part of it, contiguous, in memory of its own.
 
-        In float32, unless it is a matrix and its encoding is one of ``keep``: then as it is.
+        In float32, unless it is a matrix whose encoding is one of ``keep``, and the part is one of
+        whole blocks: then as it is.
         """
         ...
 
@@ -50,7 +53,11 @@ def stored_encodings(spec: ModelSpec) -> frozenset[str]:
 
 
 def load_weights(
-    spec: ModelSpec, progress: Callable[[float], None], *, keep: Set[str] = frozenset()
+    spec: ModelSpec,
+    progress: Callable[[float], None],
+    *,
+    keep: Set[str] = frozenset(),
+    share: Share | None = None,
 ) -> dict[str, Matrix]:
     """Read all weights, one tensor at a time.
 
@@ -59,11 +66,12 @@ def load_weights(
     Args:
         spec: from ``cluster.model_files.read_spec``.
         progress: told the finished share, in (0, 1], after each tensor.
-        keep: encodings of matrices that are not decoded.
+        keep: encodings of matrices that are not decoded; ``F16`` and ``BF16`` are such, too.
+        share: of the rank whose part is read; None for all.
 
     Returns:
-        float32 tensors, and the matrices that were kept, by the names of
-        ``cluster.model_files.weight_shapes``. The rows of the query and key projections are in
+        float32 tensors, and the matrices that were kept, or the rank's part of each; by the names
+        of ``cluster.model_files.weight_shapes``. The rows of the query and key projections are in
         Hugging Face's order: the two elements of a rotated pair stand half a head apart.
 
     Raises:
@@ -77,7 +85,7 @@ def load_weights(
     weights: dict[str, Matrix] = {}
     done = 0
     for name, shape in expected.items():
-        weights[name] = source.read(name, keep)
+        weights[name] = source.read(name, cut_of(spec, share, name), keep)
         done += math.prod(shape)
         progress(done / total)
     return weights
@@ -86,7 +94,7 @@ def load_weights(
 def _open(spec: ModelSpec) -> WeightSource:
     if spec.format is ModelFormat.GGUF:
         return GgufWeights(spec)
-    return SafetensorsWeights(spec.path)
+    return SafetensorsWeights(spec)
 
 
 def _check(
@@ -104,7 +112,7 @@ def _check(
             )
     for name in found:
         # Leaving out a bias or a norm that the model was trained with gives wrong text, silently.
-        if name not in expected and name.startswith("model.layers."):
+        if name not in expected and "model.layers." in name:
             raise ModelError(
                 f"{spec.path}: a model of its kind has no tensor {name!r}; Chairlift cannot run it"
             )

@@ -6,19 +6,22 @@ are the ``gguf`` package's; a matrix can also be handed on as it is, for kernels
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Set
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
+from numpy.typing import NDArray
 
 from chairlift.cluster.errors import ModelError
+from chairlift.cluster.families import gguf_pairs_adjacent
 from chairlift.cluster.gguf_file import GgufFile, GgufTensor
 from chairlift.cluster.model_spec import ModelSpec
 from chairlift.kernels.quantised import Matrix, Quantised
+from chairlift.workers.shards import Cut
 
 __all__ = ["GgufWeights"]
 
@@ -40,22 +43,27 @@ _LAYER: Mapping[str, str] = {
     "attn_k": "self_attn.k_proj",
     "attn_v": "self_attn.v_proj",
     "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "post_attention_norm": "attention_post_norm",
     "ffn_norm": "post_attention_layernorm",
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
+    "post_ffw_norm": "mlp_post_norm",
 }
 
 
 class GgufWeights:
-    """The tensors of a GGUF file of the architecture ``llama``, by Hugging Face's names."""
+    """The tensors of a GGUF file, by canonical names."""
 
     def __init__(self, spec: ModelSpec) -> None:
         self._path = spec.path
         self._tensors = {
             _canonical(name): tensor for name, tensor in GgufFile.open(spec.path).tensors.items()
         }
-        self._rotated_heads = {"q_proj": spec.num_heads, "k_proj": spec.num_kv_heads}
+        self._head_dim = spec.head_dim
+        self._pairs_adjacent = gguf_pairs_adjacent(spec)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: tensor.shape for name, tensor in self._tensors.items()}
@@ -65,14 +73,16 @@ class GgufWeights:
             tensor.type_name for tensor in self._tensors.values() if len(tensor.shape) == _MATRIX
         )
 
-    def read(self, name: str, keep: Set[str] = frozenset()) -> Matrix:
+    def read(self, name: str, cut: Cut | None = None, keep: Set[str] = frozenset()) -> Matrix:
         tensor = self._tensors[name]
-        if tensor.type_name in keep and len(tensor.shape) == _MATRIX:
+        piece = _Piece.of(tensor, cut)
+        kept = tensor.type_name in keep and len(tensor.shape) == _MATRIX
+        if kept and piece.is_whole_blocks:
             # A copy: the file may be replaced while the model runs.
-            blocks = torch.from_numpy(np.array(tensor.raw))
-            return Quantised(tensor.type_name, self._in_order(name, blocks), tensor.shape[1])
+            blocks = torch.from_numpy(np.array(piece.raw))
+            return Quantised(tensor.type_name, self._in_order(name, blocks), piece.columns)
         try:
-            values = torch.from_numpy(_decode(tensor))
+            values = torch.from_numpy(piece.decode())
         except NotImplementedError:
             raise ModelError(
                 f"{self._path}: the tensor {name} has the type {tensor.type_name},"
@@ -81,9 +91,9 @@ class GgufWeights:
         return self._in_order(name, values)
 
     def _in_order(self, name: str, rows: torch.Tensor) -> torch.Tensor:
-        for projection, heads in self._rotated_heads.items():
-            if f".{projection}." in name:
-                return _halves_apart(rows, heads)
+        """In the order of Hugging Face; ``rows`` are those of whole heads."""
+        if self._pairs_adjacent and re.search(r"\.[qk]_proj\.", name):
+            return _halves_apart(rows, len(rows) // self._head_dim)
         return rows
 
 
@@ -99,18 +109,62 @@ def _canonical(name: str) -> str:
     return f"model.layers.{layer}.{_LAYER.get(module, module)}.{kind}"
 
 
-def _decode(tensor: GgufTensor) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-    """To float32, in memory of its own; NotImplementedError for an encoding without a decoder."""
-    kind = GGMLQuantizationType[tensor.type_name]
-    block, block_bytes = GGML_QUANT_SIZES[kind]
-    raw = tensor.raw.reshape(-1)
-    values = np.empty(math.prod(tensor.shape), np.float32)
-    step = _PIECE // block * block_bytes
-    for start in range(0, raw.size, step):
-        piece = dequantize(raw[start : start + step], kind)
-        first = start // block_bytes * block
-        values[first : first + piece.size] = piece
-    return values.reshape(tensor.shape)
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Some rows of a tensor, and of a matrix some columns: whole blocks, and maybe some more.
+
+    Attributes:
+        kind: of the encoding.
+        raw: (rows, bytes) of a matrix, or (bytes,); read from the file when they are touched.
+        skip: decoded columns before the first that is meant.
+        columns: that are meant.
+    """
+
+    kind: GGMLQuantizationType
+    raw: NDArray[np.uint8]
+    skip: int
+    columns: int
+
+    @classmethod
+    def of(cls, tensor: GgufTensor, cut: Cut | None) -> _Piece:
+        kind = GGMLQuantizationType[tensor.type_name]
+        block, block_bytes = GGML_QUANT_SIZES[kind]
+        raw, columns = tensor.raw, tensor.shape[-1]
+        if cut is None:
+            return cls(kind, raw, 0, columns)
+        if cut.axis == 1:
+            first, last = cut.start // block, -(-cut.stop // block)
+            raw = raw[:, first * block_bytes : last * block_bytes]
+            return cls(kind, raw, cut.start - first * block, cut.stop - cut.start)
+        if len(tensor.shape) == _MATRIX:
+            return cls(kind, raw[cut.start : cut.stop], 0, columns)
+        # A vector that is cut is a bias, and these are not quantised.
+        raw = raw.reshape(-1)[cut.start * block_bytes : cut.stop * block_bytes]
+        return cls(kind, raw, 0, cut.stop - cut.start)
+
+    @property
+    def is_whole_blocks(self) -> bool:
+        return self._decoded_columns == self.columns
+
+    @property
+    def _decoded_columns(self) -> int:
+        block, block_bytes = GGML_QUANT_SIZES[self.kind]
+        return int(self.raw.shape[-1]) // block_bytes * block
+
+    def decode(self) -> NDArray[np.float32]:
+        """To float32, in memory of its own; NotImplementedError without a decoder."""
+        block, block_bytes = GGML_QUANT_SIZES[self.kind]
+        raw = self.raw.reshape(-1)
+        values = np.empty(raw.size // block_bytes * block, np.float32)
+        step = _PIECE // block * block_bytes
+        for start in range(0, raw.size, step):
+            piece = dequantize(raw[start : start + step], self.kind)
+            first = start // block_bytes * block
+            values[first : first + piece.size] = piece
+        values = values.reshape(*self.raw.shape[:-1], self._decoded_columns)
+        if self.is_whole_blocks:
+            return values
+        return np.ascontiguousarray(values[..., self.skip : self.skip + self.columns])
 
 
 def _halves_apart(values: torch.Tensor, heads: int) -> torch.Tensor:

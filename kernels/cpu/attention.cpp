@@ -6,6 +6,8 @@
 // (Milakov and Gimelshein 2018). Where a span begins depends on nothing but the positions, and
 // within a span every sum has its order: scores over the elements, values over the keys, the
 // normaliser lane by lane. So a pair's bits do not depend on chunks, prefixes, company or blocks.
+// With a window it is the same, but for keys before it, which a pair leaves out; spans that lie
+// before the windows of all pairs are not visited.
 
 #include <algorithm>
 #include <cmath>
@@ -77,6 +79,7 @@ class Pass {
     std::fill_n(weight_, count_ * LANES, 0.0f);
     std::fill_n(most_, count_, -INFINITY);
     for (long pair = 0; pair < count_; ++pair) seen_[pair] = position + pair / group_ + 1;
+    window_ = past.shape.window ? past.shape.window : position + rows;
   }
 
   // `qkv` is the row of the first position, `y` likewise.
@@ -84,13 +87,12 @@ class Pass {
     const Shape& shape = past_.shape;
     const long first_head = past_.kv_head * group_;
     const long width = (shape.heads + 2 * shape.kv_heads) * dim_;
-    const float scale = 1.0f / std::sqrt(static_cast<float>(dim_));
     for (long pair = 0; pair < count_; ++pair) {
       const float* from = qkv + pair / group_ * width + (first_head + pair % group_) * dim_;
-      for (long d = 0; d < dim_; ++d) query_[pair * dim_ + d] = from[d] * scale;
+      for (long d = 0; d < dim_; ++d) query_[pair * dim_ + d] = from[d] * shape.scale;
     }
     const long end = seen_[count_ - 1];
-    for (long start = 0; start < end; start += SPAN)
+    for (long start = std::max(0L, seen_[0] - window_) / SPAN * SPAN; start < end; start += SPAN)
       attend(find_span(past_, start, std::min<long>(SPAN, end - start), room_));
     for (long pair = 0; pair < count_; ++pair) {
       float* to = y + (pair / group_ * shape.heads + first_head + pair % group_) * dim_;
@@ -101,8 +103,10 @@ class Pass {
 
  private:
   void attend(const Span<T>& span) {
+    // Earlier positions end before the span; the windows of later ones begin behind it.
     const long first = std::max(0L, span.start - position_) * group_;
-    const long left = count_ - first, tiles = (left + ROWS - 1) / ROWS;
+    const long last = std::min(count_, (span.start + SPAN - 1 + window_ - position_) * group_);
+    const long left = last - first, tiles = (left + ROWS - 1) / ROWS;
     for (long i = 0; i < tiles; ++i) {
       const long from = left * i / tiles, to = left * (i + 1) / tiles;
       switch (to - from) {
@@ -120,20 +124,25 @@ class Pass {
   // the rest for each alone.
   template <int COUNT>
   void attend(const Span<T>& span, long pair) {
-    long seen[COUNT];
-    for (int i = 0; i < COUNT; ++i) seen[i] = std::min<long>(SPAN, seen_[pair + i] - span.start);
-    const long common = seen[0], most = seen[COUNT - 1];
-    score<COUNT>(span, pair, (most + LANES - 1) / LANES);
-    for (int i = 0; i < COUNT; ++i) soften(pair + i, seen[i]);
-    add_values<COUNT>(span, pair, 0, common);
+    long from[COUNT], seen[COUNT];
+    for (int i = 0; i < COUNT; ++i) {
+      seen[i] = std::min<long>(SPAN, seen_[pair + i] - span.start);
+      from[i] = std::max(0L, seen_[pair + i] - window_ - span.start);
+    }
+    const long most = seen[COUNT - 1];
+    score<COUNT>(span, pair, from[0] / LANES, (most + LANES - 1) / LANES);
+    for (int i = 0; i < COUNT; ++i) soften(pair + i, from[i], seen[i]);
+    const long first = std::min(from[COUNT - 1], seen[0]), last = seen[0];
     for (int i = 0; i < COUNT; ++i)
-      if (seen[i] > common) add_values<1>(span, pair + i, common, seen[i]);
+      if (from[i] < first) add_values<1>(span, pair + i, from[i], first);
+    if (first < last) add_values<COUNT>(span, pair, first, last);
+    for (int i = 0; i < COUNT; ++i)
+      if (seen[i] > last) add_values<1>(span, pair + i, std::max(from[i], last), seen[i]);
   }
 
   template <int COUNT>
-  void score(const Span<T>& span, long pair, long panels) {
+  void score(const Span<T>& span, long pair, long panel, long panels) {
     constexpr int MOST = panels_for(COUNT);
-    long panel = 0;
     for (; panel + MOST <= panels; panel += MOST) score_tile<COUNT, MOST>(span, pair, panel);
     for (; panel < panels; ++panel) score_tile<COUNT, 1>(span, pair, panel);
   }
@@ -152,15 +161,18 @@ class Pass {
   }
 
   // Scores of one pair to weights, in units of its largest score so far; when that grows, what
-  // was summed up is brought to the new units. Scores behind the last key that the pair may see,
-  // computed or not, become weights of 0.
-  void soften(long pair, long seen) {
+  // was summed up is brought to the new units. Scores of keys that the pair may not see, before
+  // `from` and from `seen` on, become weights of 0, computed or not.
+  void soften(long pair, long from, long seen) {
     float* const scores = scores_ + pair * SPAN;
+    if (past_.shape.soft_cap > 0) cap(scores);
     Vec parts[SPAN_PANELS], largest = splat(-INFINITY);
 #pragma GCC unroll 4
     for (int p = 0; p < SPAN_PANELS; ++p) {
       const Vec left = splat(static_cast<float>(seen - p * LANES));
+      const Vec hidden = splat(static_cast<float>(from - p * LANES));
       parts[p] = where_less(lane_numbers(), left, load(scores + p * LANES), splat(-INFINITY));
+      parts[p] = where_less(lane_numbers(), hidden, splat(-INFINITY), parts[p]);
       largest = max(largest, parts[p]);
     }
     float* const weight = weight_ + pair * LANES;
@@ -181,6 +193,12 @@ class Pass {
       total = total + part;
     }
     store(weight, total);
+  }
+
+  void cap(float* scores) const {
+    const Vec most = splat(past_.shape.soft_cap);
+    for (int p = 0; p < SPAN_PANELS; ++p)
+      store(scores + p * LANES, soft_cap(load(scores + p * LANES), most));
   }
 
   // The values of the span's keys from `from` to before `to`.
@@ -209,6 +227,7 @@ class Pass {
 
   const Past<T>& past_;
   const long dim_, panels_, group_, position_, count_;
+  long window_;  // of positions, or so many that nothing is left out
   Scratch scratch_;
   float* const scores_;  // (count, 64) of the present span
   float* const sums_;    // (count, panels, 16) of values so far

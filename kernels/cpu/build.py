@@ -16,6 +16,7 @@ import enum
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import tempfile
@@ -75,15 +76,24 @@ def processors() -> list[Processor]:
     """The kinds that this machine can run, best first."""
     found = torch.backends.cpu.get_cpu_capability()
     wide, narrow = found == "AVX512", found in ("AVX512", "AVX2")
-    has = torch.cpu.get_capabilities()
+    has = _vnni()
     runs = {
-        Processor.AVX512_VNNI: wide and has.get("avx512_vnni", False),
+        Processor.AVX512_VNNI: wide and "avx512_vnni" in has,
         Processor.AVX512: wide,
-        Processor.AVX2_VNNI: narrow and has.get("avx_vnni", False),
+        Processor.AVX2_VNNI: narrow and "avx_vnni" in has,
         Processor.AVX2: narrow,
         Processor.PORTABLE: True,
     }
     return [kind for kind in Processor if runs[kind]]
+
+
+def _vnni() -> frozenset[str]:
+    """Instructions for sums of small integers, by Linux's names: not every torch tells of them."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return frozenset()
+    return frozenset(re.findall(r"\bavx(?:512)?_vnni\b", text))
 
 
 def build(folder: Path, *, compiler: str | None = None, kind: Processor | None = None) -> Path:

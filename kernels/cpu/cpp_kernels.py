@@ -10,11 +10,17 @@ import ctypes
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from chairlift.kernels.cpu.cpp_layers import CppLayers, describe_cache, describe_shape
+from chairlift.kernels.cpu.cpp_layers import (
+    ACTIVATIONS,
+    CppLayers,
+    describe_cache,
+    describe_shape,
+)
 from chairlift.kernels.cpu.cpp_sampling import CppSampler
 from chairlift.kernels.cpu.library import Library, address
 from chairlift.kernels.cpu.memory import Memory
@@ -27,15 +33,21 @@ from chairlift.kernels.cpu.panels import (
 from chairlift.kernels.cpu.tiles import attention_tiles
 from chairlift.kernels.interface import (
     FLOAT,
+    Activation,
     Attention,
     AttentionRows,
     DecoderLayer,
+    Experts,
+    GatedMlp,
     Heads,
     KVCache,
     Layers,
     Packed,
     Part,
+    Ranks,
 )
+from chairlift.kernels.plain_experts import mix_experts
+from chairlift.kernels.plain_layers import PlainLayers
 from chairlift.kernels.quantised import Matrix, Quantised, stack
 from chairlift.kernels.sampler import Sampler
 
@@ -48,6 +60,8 @@ class CppKernels:
     """Implements ``kernels.interface.Kernels``."""
 
     exact = True
+    device = torch.device("cpu")
+    dtype = torch.float32
     encodings = frozenset(ENCODINGS)
     cache_types = frozenset((torch.float32, torch.float16))
 
@@ -58,6 +72,7 @@ class CppKernels:
 
     def pack(self, *matrices: Matrix, bias: Tensor | None = None) -> Packed:
         parts = tuple(self._pack(matrix) for matrix in stack(matrices))
+        bias = None if bias is None else bias.float()
         return Packed(parts, bias, matrices[0].shape[1], sum(part.outputs for part in parts))
 
     def embed(self, tokens: Tensor, table: Packed, *, out: Tensor) -> None:
@@ -89,15 +104,34 @@ class CppKernels:
             address(out, rows, width),
         )
 
-    def silu_mul(self, gate_up: Tensor, *, out: Tensor) -> None:
+    def norm_heads(self, qkv: Tensor, heads: Heads, query: Tensor, key: Tensor, eps: float) -> None:
+        rows = len(qkv)
+        self._library.call(
+            "norm_heads",
+            ctypes.byref(describe_shape(heads)),
+            address(qkv, rows, heads.width),
+            rows,
+            address(query, heads.head_dim),
+            address(key, heads.head_dim),
+            eps,
+        )
+
+    def gated(self, gate_up: Tensor, activation: Activation, *, out: Tensor) -> None:
         rows, width = out.shape
         self._library.call(
-            "silu_mul",
+            "gated",
             address(gate_up, rows, 2 * width),
             rows,
             width,
+            ACTIVATIONS[activation],
             address(out, rows, width),
         )
+
+    def soft_cap(self, logits: Tensor, cap: float) -> None:
+        self._library.call("soft_cap", address(logits, *logits.shape), logits.numel(), cap)
+
+    def experts(self, x: Tensor, layer: Experts, *, out: Tensor) -> None:
+        mix_experts(self, x, layer, out=out, route=partial(_route, self._library))
 
     def new_cache(
         self, heads: Heads, num_blocks: int, block_size: int, dtype: torch.dtype
@@ -114,8 +148,13 @@ class CppKernels:
     def attention(self, heads: Heads, rows: AttentionRows) -> Attention:
         return _CppAttention(self._library, heads, rows, attention_tiles(heads, rows))
 
-    def layers(self, layers: Sequence[DecoderLayer], heads: Heads, eps: float) -> Layers:
-        return CppLayers(self._library, layers, heads, eps)
+    def layers(
+        self, layers: Sequence[DecoderLayer], heads: Sequence[Heads], eps: float, ranks: Ranks
+    ) -> Layers:
+        mlps = [layer.mlp for layer in layers if isinstance(layer.mlp, GatedMlp)]
+        if len(mlps) < len(layers) or (ranks.size > 1 and ranks.handle is None):
+            return PlainLayers(self, layers, heads, eps, ranks)
+        return CppLayers(self._library, layers, heads, eps, ranks)
 
     def _pack(self, matrix: Matrix) -> Part:
         if isinstance(matrix, Quantised):
@@ -137,6 +176,26 @@ class CppKernels:
             bias = None if bias is None else bias + _FLOAT_BYTES * part.outputs
 
 
+def _route(
+    library: Library, scores: Tensor, per_token: int, *, normalise: bool
+) -> tuple[Tensor, Tensor]:
+    """See ``kernels.plain_experts.route``."""
+    rows, experts = scores.shape
+    weights = torch.empty(rows, per_token)
+    chosen = torch.empty(rows, per_token, dtype=torch.int64)
+    library.call(
+        "route",
+        address(scores, rows, experts),
+        rows,
+        experts,
+        per_token,
+        normalise,
+        weights.data_ptr(),
+        chosen.data_ptr(),
+    )
+    return weights, chosen
+
+
 @dataclass(frozen=True, slots=True)
 class _CppAttention:
     """``tiles`` is (count, 4) int64: sequence, first row, rows, position of the first row."""
@@ -150,7 +209,7 @@ class _CppAttention:
         rows, half = self.rows.positions.shape[0], self.heads.cos.shape[1]
         self.library.call(
             "rotate_and_store",
-            ctypes.byref(describe_shape(self.heads, self.rows.block_size, cache)),
+            ctypes.byref(describe_shape(self.heads, cache)),
             address(qkv, rows, self.heads.width),
             rows,
             self.heads.cos.data_ptr(),
@@ -165,7 +224,7 @@ class _CppAttention:
         rows, tables = self.rows.positions.shape[0], self.rows.block_tables
         self.library.call(
             "attention",
-            ctypes.byref(describe_shape(self.heads, self.rows.block_size, cache)),
+            ctypes.byref(describe_shape(self.heads, cache)),
             address(qkv, rows, self.heads.width),
             ctypes.byref(describe_cache(cache)),
             address(tables, *tables.shape, dtype=torch.int64),

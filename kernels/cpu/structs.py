@@ -6,14 +6,14 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-__all__ = ["Angles", "Between", "Cache", "Layer", "Matrix", "Part", "Rows", "Shape"]
+__all__ = ["Angles", "Between", "Cache", "Heads", "Layer", "Matrix", "Part", "Rows", "Shape"]
 
-_POINTER, _LONG = ctypes.c_void_p, ctypes.c_long
+_POINTER, _LONG, _FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_float
 _Fields = Sequence[tuple[str, Any]]
 
 
 class Shape(ctypes.Structure):
-    """The sizes that attention needs."""
+    """What the attention of a layer looks like."""
 
     _fields_: ClassVar[_Fields] = [
         ("heads", _LONG),
@@ -21,6 +21,9 @@ class Shape(ctypes.Structure):
         ("head_dim", _LONG),
         ("block_size", _LONG),
         ("half", _LONG),
+        ("window", _LONG),
+        ("scale", _FLOAT),
+        ("soft_cap", _FLOAT),
     ]
 
 
@@ -48,10 +51,16 @@ class Layer(ctypes.Structure):
     _fields_: ClassVar[_Fields] = [
         ("attention_norm", _POINTER),
         ("mlp_norm", _POINTER),
+        ("query_norm", _POINTER),
+        ("key_norm", _POINTER),
+        ("attention_post_norm", _POINTER),
+        ("mlp_post_norm", _POINTER),
         ("qkv", Matrix),
         ("attention_out", Matrix),
         ("gate_up", Matrix),
         ("down", Matrix),
+        ("activation", _LONG),
+        ("heads", _LONG),
     ]
 
 
@@ -70,8 +79,6 @@ class Rows(ctypes.Structure):
         ("slots", _POINTER),
         ("tables", _POINTER),
         ("width", _LONG),
-        ("tiles", _POINTER),
-        ("tile_count", _LONG),
     ]
 
 
@@ -79,6 +86,17 @@ class Angles(ctypes.Structure):
     """By which positions are rotated."""
 
     _fields_: ClassVar[_Fields] = [("cos", _POINTER), ("sin", _POINTER), ("half", _LONG)]
+
+
+class Heads(ctypes.Structure):
+    """How layers that are alike attend, and the tiles of a step."""
+
+    _fields_: ClassVar[_Fields] = [
+        ("shape", Shape),
+        ("angles", Angles),
+        ("tiles", _POINTER),
+        ("tile_count", _LONG),
+    ]
 
 
 class Between(ctypes.Structure):
@@ -90,4 +108,5 @@ class Between(ctypes.Structure):
         ("attended", _POINTER),
         ("gate_up", _POINTER),
         ("inner", _POINTER),
+        ("share", _POINTER),
     ]

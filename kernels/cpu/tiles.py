@@ -36,5 +36,6 @@ def attention_tiles(heads: Heads, rows: AttentionRows) -> Tensor:
     length = np.minimum(size, counts[sequence] - within)
     position = (contexts - counts)[sequence] + within
     tiles = np.stack((sequence, first, length, position), axis=1)
-    work = length * (position + length)
+    seen = position + length
+    work = length * (seen if heads.window is None else np.minimum(seen, heads.window + length))
     return torch.from_numpy(tiles[np.argsort(-work, kind="stable")])

@@ -308,4 +308,21 @@ INLINE Vec exp(Vec x) {
   return where_less(x, least, splat(0.0f), p * power_of_two(n));
 }
 
+// The hyperbolic tangent to about one unit in the last place; what is not a number stays so. Near
+// zero it is the polynomial of the Cephes library, elsewhere 1 - 2 / (e^2|x| + 1).
+INLINE Vec tanh(Vec x) {
+  const Vec one = splat(1.0f), size = max(x, splat(0.0f) - x), square = x * x;
+  Vec p = splat(-5.70498872745e-3f);
+  p = fma(p, square, splat(2.06390887954e-2f));
+  p = fma(p, square, splat(-5.37397155531e-2f));
+  p = fma(p, square, splat(1.33314422036e-1f));
+  p = fma(p, square, splat(-3.33332819422e-1f));
+  const Vec near = fma(p * square, x, x);
+  const Vec far = one - splat(2.0f) / (exp(size + size) + one);
+  const Vec signed_far = where_less(x, splat(0.0f), splat(0.0f) - far, far);
+  return where_less(size, splat(0.625f), near, signed_far);
+}
+
+INLINE Vec soft_cap(Vec x, Vec cap) { return cap * tanh(x / cap); }
+
 }  // namespace chairlift

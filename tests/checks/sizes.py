@@ -2,7 +2,8 @@
 
 A function counts from its ``def`` to its last line, docstring and nested functions included. A
 method's ``self`` or ``cls`` is no parameter; ``*args`` and ``**kwargs`` are one each. Overload
-signatures are no methods. Classes of tests may have any number of methods: a state machine has one
+signatures are no methods. A kernel of Triton may have any number of parameters, as it has nothing
+else. Classes of tests may have any number of methods: a state machine has one
 for each rule.
 """
 
@@ -46,6 +47,8 @@ def _check_function(source: Source, node: _Function, *, is_method: bool) -> Iter
         yield source.violation(node, f"{node.name}() has {lines} lines; at most {MAX_FUNCTION}")
     has_self = is_method and "staticmethod" not in map(dotted, node.decorator_list)
     parameters = _count_parameters(node.args) - has_self
+    if _is_kernel(node):
+        return
     if parameters > MAX_PARAMETERS:
         yield source.violation(
             node, f"{node.name}() has {parameters} parameters; at most {MAX_PARAMETERS}"
@@ -61,6 +64,13 @@ def _check_class(source: Source, node: ast.ClassDef) -> Iterator[Violation]:
 def _count_parameters(arguments: ast.arguments) -> int:
     named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
     return len(named) + sum(more is not None for more in (arguments.vararg, arguments.kwarg))
+
+
+def _is_kernel(node: _Function) -> bool:
+    return any(
+        dotted(d.func if isinstance(d, ast.Call) else d) == "triton.jit"
+        for d in node.decorator_list
+    )
 
 
 def _is_overload(node: _Function) -> bool:

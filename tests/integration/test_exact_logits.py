@@ -42,8 +42,7 @@ def make_runner(weights, num_layers: int, *, threads: int = 2) -> ModelRunner:
         {name: weights[name] for name in weight_shapes(spec)},
         num_blocks=BLOCKS,
         block_size=BLOCK_SIZE,
-        kernels="cpp",
-        threads=threads,
+        kernels=make_kernels(threads=threads),
     )
 
 

@@ -10,6 +10,7 @@ from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from chairlift.cluster.errors import ModelError
 from chairlift.cluster.model_files import read_spec, resolve_model
+from chairlift.evaluation.parity_prompts import prompts
 from chairlift.router.tokenizer import Tokenizer
 from chairlift.workers.model_runner import ModelRunner
 from chairlift.workers.sequence import Slice, StepPlan
@@ -40,37 +41,7 @@ except ModelError as error:
     pytest.skip(str(error), allow_module_level=True)
 
 
-def chat(user: str, system: str | None = None) -> str:
-    start = "" if system is None else f"<|im_start|>system\n{system}<|im_end|>\n"
-    return f"{start}<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n"
-
-
-STORY = (
-    "In the year {0}, keeper number {0} of the lighthouse wrote: the wind was {1} knots, "
-    "{2} ships passed, and the lamp burned {3} pints of oil. Nothing else happened.\n"
-)
-PROMPTS = {
-    "a word": "The",
-    "a fact": "The capital of France is",
-    "a list": "Monday, Tuesday, Wednesday,",
-    "a question": chat("Why is the sky blue?"),
-    "a system prompt": chat("Write a haiku about rivers.", "You are a poet."),
-    "an empty system prompt": chat("What is 17 + 25?", ""),
-    "an empty question": chat(""),
-    "two turns": chat("Hi!") + "Hello! How can I help?<|im_end|>\n" + chat("Tell me a joke."),
-    "code": chat("Write a Python function that reverses a linked list."),
-    "a program": "def fibonacci(n):\n    if n < 2:\n        return n\n    return",
-    "json": '{"name": "Ada", "born": 1815, "languages": ["English", "French"], "known_for":',
-    "accents": chat("Décrivez un café à Orléans où l'on mange des crêpes à la crème brûlée."),
-    "german": "Die Würde des Menschen ist unantastbar. Sie zu achten und zu schützen ist",
-    "chinese": chat("请用中文介绍一下长城。"),
-    "japanese": "吾輩は猫である。名前はまだ無い。",
-    "arabic": "مرحبا بالعالم، كيف حالك اليوم؟",
-    "emoji": chat("Explain these: 🎿🚡🏔️ 👩‍🚀 🇫🇷"),
-    "numbers": "1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89,",
-    "white space": "\n\n\t  x   =    1\n\n\n\t\ty\t=\t2   \n",
-    "3,000 tokens": "".join(STORY.format(1800 + i, i % 60, i * 7 % 31, i % 9) for i in range(120)),
-}
+PROMPTS = prompts()
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from chairlift.cluster.protocol import (
     Submission,
 )
 from chairlift.workers.sequence import Sequence, SequenceKey, StepPlan
-from support.engines import Rig, alone, replica_info
+from support.engines import Rig, TwoRanksRig, alone, replica_info
 
 VOCAB_SIZE = 40  # small, so that end tokens are common
 EOS = (38, 39)
@@ -83,6 +83,8 @@ def answer_of(request: Request, choice: int) -> tuple[tuple[int, ...], FinishRea
 
 
 class EngineMachine(RuleBasedStateMachine):
+    rig_type = Rig
+
     @initialize(
         controls=controls,
         block_size=st.integers(1, 4),
@@ -109,7 +111,7 @@ class EngineMachine(RuleBasedStateMachine):
             block_size=block_size,
             blocks_total=num_blocks,
         )
-        self.rig = Rig(controls, info=info, eos=EOS, prefix_cache=prefix_cache)
+        self.rig = self.rig_type(controls, info=info, eos=EOS, prefix_cache=prefix_cache)
         self.rig.during_advance = self.during_advance
         self.asked: dict[SequenceKey, Asked] = {}
         self.origins = list(range(ORIGINS))
@@ -355,3 +357,13 @@ class EngineMachine(RuleBasedStateMachine):
 
 TestEngine = EngineMachine.TestCase
 TestEngine.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+
+
+class TwoRanksMachine(EngineMachine):
+    """The same, and in every step the other rank comes to the same as rank 0."""
+
+    rig_type = TwoRanksRig
+
+
+TestEngineOfTwoRanks = TwoRanksMachine.TestCase
+TestEngineOfTwoRanks.settings = settings(max_examples=75, stateful_step_count=30, deadline=None)

@@ -11,7 +11,7 @@ import pytest
 
 from chairlift.cluster.protocol import Batching, Controls, FinishReason, Priority, SamplingParams
 from chairlift.workers.sequence import SequenceKey
-from support.engines import Rig, alone, replica_info
+from support.engines import Rig, TwoRanksRig, alone, replica_info
 
 SCHEDULES = int(os.environ.get("CHAIRLIFT_TEST_SCHEDULES", "3000"))
 VOCAB_SIZE = 50
@@ -26,7 +26,7 @@ Asked = tuple[tuple[int, ...], SamplingParams, int]
 class Schedule:
     """One engine, and what happens to it."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, rig_type: type[Rig]) -> None:
         self.draw = random.Random(seed)
         self.version = 0
         self.due: dict[SequenceKey, Asked] = {}
@@ -43,7 +43,7 @@ class Schedule:
             blocks_total=self.draw.choice([least, least + 3, 2 * least, 10 * least]),
         )
         prefix_cache = self.draw.random() < 0.8
-        self.rig = Rig(self.controls(), info=info, eos=EOS, prefix_cache=prefix_cache)
+        self.rig = rig_type(self.controls(), info=info, eos=EOS, prefix_cache=prefix_cache)
 
     def run(self) -> None:
         for _ in range(self.draw.randint(1, 12)):
@@ -111,10 +111,11 @@ class Schedule:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_tokens_do_not_depend_on_the_schedule():
+@pytest.mark.parametrize("rig_type", [Rig, TwoRanksRig])
+def test_tokens_do_not_depend_on_the_schedule(rig_type):
     preemptions = cached = cancelled = 0
     for seed in range(SCHEDULES):
-        schedule = Schedule(seed)
+        schedule = Schedule(seed, rig_type)
         try:
             schedule.run()
             schedule.check()

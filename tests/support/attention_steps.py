@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,10 +30,23 @@ class Step:
 
 
 def make_heads(
-    num_heads: int, num_kv_heads: int, head_dim: int, *, rotated: int | None = None
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    *,
+    rotated: int | None = None,
+    **scoring: Any,
 ) -> Heads:
+    """``scoring`` is scale, window and soft cap."""
     angles = torch.rand(512, (rotated or head_dim) // 2, generator=_random(1))
-    return Heads(num_heads, num_kv_heads, head_dim, (6 * angles).cos(), (6 * angles).sin())
+    return Heads(
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        cos=(6 * angles).cos(),
+        sin=(6 * angles).sin(),
+        **({"scale": head_dim**-0.5} | scoring),
+    )
 
 
 def make_history(heads: Heads, length: int, block_size: int, *, seed: int) -> History:
@@ -65,6 +79,8 @@ def step_rows(steps: Iterable[Step], block_size: int) -> AttentionRows:
         context_lens=torch.tensor([step.end for step in steps]),
         query_lens=torch.tensor([step.end - step.start for step in steps]),
         block_size=block_size,
+        most_rows=max(step.end - step.start for step in steps),
+        most_context=max(step.end for step in steps),
     )
 
 

@@ -20,8 +20,10 @@ from chairlift.workers.block_pool import BlockPool
 from chairlift.workers.engine import Engine, StepOutput
 from chairlift.workers.fake_runner import FakeRunner, fake_token
 from chairlift.workers.intake import Intake
+from chairlift.workers.ranks import AgreeingRunner, LeadingIntake
 from chairlift.workers.scheduler import Scheduler
 from chairlift.workers.sequence import Runner, Sequence, SequenceKey, StepPlan
+from support.ranks import FollowingEngine, LeadingEngine, Tape, Taped
 
 VOCAB_SIZE = 1000
 GOES_ON = SamplingParams(max_tokens=1000)
@@ -123,6 +125,8 @@ class Rig:
     ``during_advance`` is called with each plan before it is computed; it may raise.
     """
 
+    ranks = 1
+
     def __init__(
         self,
         controls: Controls = Controls(max_sequences=4, token_budget=64),
@@ -137,18 +141,34 @@ class Rig:
         self.plans: list[StepPlan] = []
         self.outputs: list[StepOutput] = []
         self.heard: dict[SequenceKey, Heard] = {}
+        self._failed = False
         self.during_advance: Callable[[StepPlan], None] = lambda plan: None
         self.intake = Intake(self.info)
-        self.scheduler = Scheduler(
-            BlockPool(self.info.blocks_total, self.info.block_size),
-            controls,
-            eos,
-            prefix_cache=prefix_cache,
+        self.scheduler, *others = (
+            Scheduler(
+                BlockPool(self.info.blocks_total, self.info.block_size),
+                controls,
+                eos,
+                prefix_cache=prefix_cache,
+            )
+            for _ in range(self.ranks)
         )
         fake = FakeRunner(
             self.info.vocab_size, block_size=self.info.block_size, delay=self._before_advance
         )
-        self.engine = Engine(self.scheduler, runner or fake, self.intake, self._listen, clock)
+        computes, listen = runner or fake, self._listen
+        if self.ranks == 1:
+            self.engine = Engine(self.scheduler, computes, self.intake, listen, clock)
+            return
+        tapes = [Tape(rank, self.ranks) for rank in range(1, self.ranks)]
+        leader = Taped(tapes)
+        source, computes = LeadingIntake(self.intake, leader), AgreeingRunner(computes, leader)
+        self.engine = LeadingEngine(self.scheduler, computes, source, listen, clock)
+        self.engine.outputs = self.outputs
+        self.engine.followers = [
+            FollowingEngine(tape, scheduler, self.info, self._before_others)
+            for tape, scheduler in zip(tapes, others, strict=True)
+        ]
 
     def submit(self, handle: int, *args, origin: int = 0, **kwargs) -> SequenceKey:
         answer = self.intake.submit(origin, submission(handle, *args, **kwargs))
@@ -174,7 +194,14 @@ class Rig:
 
     def _before_advance(self, plan: StepPlan) -> None:
         self.plans.append(plan)
+        self._failed = True
         self.during_advance(plan)
+        self._failed = False
+
+    def _before_others(self, plan: StepPlan) -> None:
+        """What makes a step fail on one rank makes it fail on all."""
+        if self._failed:
+            raise RuntimeError("fails on every rank")
 
     def _listen(self, output: StepOutput) -> None:
         self.outputs.append(output)
@@ -188,6 +215,12 @@ class Rig:
         heard.tokens.extend(delta.tokens)
         if delta.finish is not None:
             heard.endings.append(delta.finish)
+
+
+class TwoRanksRig(Rig):
+    """The other rank runs in lock-step; whatever comes out otherwise there is an error."""
+
+    ranks = 2
 
 
 @contextmanager

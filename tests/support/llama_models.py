@@ -37,6 +37,7 @@ def tiny_spec(**changes: Any) -> ModelSpec:
     spec = TINY | changes
     if "rope" not in changes:
         spec["rope"] = RopeSpec(theta=10000.0, dim=spec["head_dim"])
+    spec.setdefault("attention_out_bias", spec["attention_bias"])
     return ModelSpec(**spec)
 
 
@@ -60,6 +61,11 @@ def transformers_model(spec: ModelSpec, weights: dict[str, torch.Tensor]) -> Lla
     kind = "default" if spec.rope.scaling in (RopeScaling.NONE, RopeScaling.FACTORS) else None
     dynamic = spec.rope.scaling is RopeScaling.DYNAMIC
     parameters: dict[str, Any] = dict(spec.rope.parameters)
+    if spec.rope.scaling is RopeScaling.LONGROPE:
+        # Every context that is tested is longer than the trained one.
+        divisors = list(spec.rope.divisors)
+        parameters |= {"long_factor": divisors, "short_factor": divisors}
+        parameters["original_max_position_embeddings"] = 8
     trained = parameters.pop("original_max_position_embeddings", None) if dynamic else None
     config = LlamaConfig(
         vocab_size=spec.vocab_size,

@@ -57,6 +57,13 @@ def test_self_and_cls_are_no_parameters_but_those_of_a_static_method_count():
     assert found(check_sizes, "class C:\n    @staticmethod\n    def m(z, a, b, c, d, e, f): ...")
 
 
+@pytest.mark.parametrize("decorator", ["triton.jit", "triton.jit(noinline=True)"])
+def test_a_kernel_may_have_any_number_of_parameters(decorator):
+    many = "def f(a, b, c, d, e, f, g): ..."
+    assert found(check_sizes, f"@other.jit\n{many}")
+    assert not found(check_sizes, f"@{decorator}\n{many}")
+
+
 def test_overload_signatures_are_no_methods():
     overloads = "".join(f"    @typing.overload\n    def m(self, x: {i}): ...\n" for i in range(9))
     assert not found(check_sizes, class_of(15) + overloads)

@@ -31,6 +31,11 @@ def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path) -> N
         ("engine.batching", "x", "engine.batching: "),
         ("http.port", 0, "http.port: "),
         ("workers.threads", "many", "workers.threads"),
+        ("workers.tensor_parallel", 0, "workers.tensor_parallel: "),
+        ("workers.transport", "carrier pigeon", "workers.transport: "),
+        ("engine.device", "abacus", "engine.device: "),
+        ("engine.dtype", "float8", "engine.dtype: "),
+        ("engine.graph_sequences", -1, "engine.graph_sequences: "),
         ("router.deadlines.bach", 3, "did you mean router.deadlines.batch?"),
         ("tenants.acme.wieght", 3, "did you mean tenants.acme.weight?"),
         ("tenants.acme.weight", 0, "tenants.acme.weight: "),
@@ -118,7 +123,7 @@ def test_sizes_are_read_with_their_units(text: str | int, size: int) -> None:
     assert parse_bytes(text) == size
 
 
-def test_kernels_are_one_of_three_kinds():
+def test_kernels_are_one_of_four_kinds():
     assert load_config(environment={}).engine.kernels == "auto"
     chosen = load_config(environment={"CHAIRLIFT__ENGINE__KERNELS": "torch"})
     assert chosen.engine.kernels == "torch"

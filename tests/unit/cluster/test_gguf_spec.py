@@ -121,6 +121,8 @@ def test_layers_of_different_sizes_are_unsupported(tmp_path: Path) -> None:
     ("metadata", "words"),
     [
         (lambda writer: writer.add_expert_count(8), "expert_count = 8"),
+        (lambda writer: writer.add_sliding_window(64), "sliding_window = 64"),
+        (lambda writer: writer.add_final_logit_softcapping(30.0), "softcapping = 30.0"),
         (lambda writer: writer.add_uint16("split.count", 3), "llama-gguf-split --merge"),
         (lambda writer: writer.add_value_length(16), "value_length = 16"),
         (lambda writer: writer.add_key_length(16), "dimension_count = 8"),
@@ -155,13 +157,27 @@ def test_impossible_values_are_refused(tmp_path: Path, key: str, metadata: Metad
     assert "download the file again" in message
 
 
+@pytest.mark.parametrize(
+    ("kind", "stored"), [("F32", "float32"), ("F16", "float16"), ("Q8_0", "bfloat16")]
+)
+def test_matrices_tell_what_they_are_best_decoded_to(
+    tmp_path: Path, kind: str, stored: str
+) -> None:
+    path = write_gguf(
+        tmp_path / "m.gguf",
+        random_weights(),
+        type_of=lambda name: gguf.GGMLQuantizationType[kind],
+    )
+    assert read_gguf_spec(path).stored_type == stored
+
+
 def test_another_architecture_is_named(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
-    writer = gguf.GGUFWriter(path, "qwen2")
+    writer = gguf.GGUFWriter(path, "mamba")
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
-    with pytest.raises(ModelError, match="architecture is 'qwen2'"):
+    with pytest.raises(ModelError, match="architecture is 'mamba'; Chairlift runs llama, qwen2"):
         read_gguf_spec(path)
 
 

@@ -32,6 +32,7 @@ def test_the_embedded_model_is_found_and_described() -> None:
         attention_bias=False,
         mlp_bias=False,
         eos_token_ids=(2, 0),
+        stored_type="bfloat16",
     )
 
 

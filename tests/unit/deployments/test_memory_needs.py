@@ -50,3 +50,10 @@ def test_larger_steps_take_more() -> None:
 
 def test_a_simulation_has_neither_weights_nor_cache() -> None:
     assert needed(engine__simulated_step_ms=1.0, engine__kv_memory="100GiB") < 1500 * MIB
+
+
+def test_ranks_share_weights_and_cache_but_have_a_process_each() -> None:
+    one, two = (
+        needed(workers__tensor_parallel=ranks, engine__kv_memory="100MiB") for ranks in (1, 2)
+    )
+    assert 300 * MIB < two - one < 500 * MIB

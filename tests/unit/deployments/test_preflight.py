@@ -98,3 +98,11 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def test_a_degree_that_does_not_fit_the_model_is_refused_with_those_that_do() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(ConfigError, match=r"workers\.tensor_parallel: .*possible are 1, 2, 3"):
+        preflight(config(http__port=port, workers__tensor_parallel=64))

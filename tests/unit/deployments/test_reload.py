@@ -43,6 +43,7 @@ def test_only_those_replicas_are_replaced_that_a_change_concerns(path, value, re
         ("http__host", "0.0.0.0"),
         ("model__name", "other"),
         ("ray__object_store", "1GiB"),
+        ("workers__tensor_parallel", 2),
     ],
 )
 def test_what_needs_a_restart_is_refused_by_name(path, value):

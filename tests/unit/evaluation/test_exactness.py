@@ -9,6 +9,7 @@ import pytest
 from chairlift.cluster.protocol import TokenLogprobs
 from chairlift.evaluation.exactness import Report, compare, draw_requests, draw_schedule, study
 from chairlift.evaluation.exactness_run import Answer
+from chairlift.workers.sequence import StepPlan, StepResult
 from support.scored_fake import ScoredFake
 
 
@@ -24,6 +25,15 @@ def test_one_bit_that_depends_on_the_company_is_found() -> None:
     assert report.differing_tokens == 0
     assert report.differing_logprobs > 0
     assert report.first_differences
+
+
+def test_a_runner_that_fails_every_time_is_not_taken_for_exact() -> None:
+    class Broken:
+        def advance(self, plan: StepPlan) -> StepResult:
+            raise OSError("no device")
+
+    with pytest.raises(RuntimeError, match="ended as FAILED"):
+        study(Broken(), 1000, 1, seed=3, tick=lambda: None)
 
 
 @pytest.mark.parametrize(

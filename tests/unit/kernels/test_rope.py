@@ -59,6 +59,24 @@ def test_dynamic_scaling_changes_nothing_within_the_trained_context():
     assert torch.equal(plain, dynamic)
 
 
+def test_divisors_are_those_of_transformers():
+    divisors = [1.0 + 0.3 * pair for pair in range(DIM // 2)]
+    factors = {"long_factor": divisors, "short_factor": divisors}
+    expected, factor = ROPE_INIT_FUNCTIONS["longrope"](
+        config("longrope", factors | {"original_max_position_embeddings": 512}, CONTEXT), "cpu"
+    )
+    frequencies, ours = rope_frequencies(
+        THETA,
+        DIM,
+        scaling="longrope",
+        parameters={"attention_factor": factor},
+        max_positions=CONTEXT,
+        divisors=divisors,
+    )
+    assert torch.equal(frequencies, expected)
+    assert (ours, factor) == (factor, pytest.approx((1 + 3 / 9) ** 0.5))  # log 8 / log 512
+
+
 def test_plain_frequencies_fall_from_one_to_almost_the_inverse_of_theta():
     frequencies, factor = rope_frequencies(
         THETA, DIM, scaling="none", parameters={}, max_positions=CONTEXT

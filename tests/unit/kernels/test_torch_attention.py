@@ -34,6 +34,33 @@ def test_cuts_into_small_groups_and_tiles_change_nothing(batch, monkeypatch):
     check(batch, heads=6, kv_heads=2, block_size=4)
 
 
+@pytest.mark.parametrize("block_size", [1, 4, 16])
+@pytest.mark.parametrize("window", [1, 6, 17, 100])
+@pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES.keys())
+def test_a_window_hides_what_lies_before_it(batch, window, block_size, monkeypatch):
+    check(batch, 6, 2, block_size, window=window)
+    monkeypatch.setattr(torch_attention, "_QUERY_TILE", 4)
+    check(batch, 6, 2, block_size, window=window)
+
+
+@pytest.mark.parametrize("window", [None, 6])
+@pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES.keys())
+def test_scores_are_scaled_and_capped(batch, window):
+    check(batch, 6, 2, 4, window=window, scale=0.5, soft_cap=3.0)
+
+
+def test_blocks_before_the_window_are_not_gathered():
+    plan = plan_attention(
+        torch.arange(2 * 63).view(2, 63),
+        torch.tensor([1000, 1000]),
+        torch.tensor([1, 20]),
+        torch.zeros(1, 16, 2, HEAD_DIM),
+        window=32,
+    )
+    assert plan.groups[0].blocks.tolist() == [60, 61, 62]
+    assert plan.chunks[0].blocks.tolist() == [122, 123, 124, 125]
+
+
 def test_groups_hold_similar_lengths():
     contexts = torch.tensor([900, 10, 12, 1000, 11, 300])
     plan = plan_attention(
@@ -57,7 +84,7 @@ def test_a_long_prompt_needs_no_score_matrix_of_its_own():
     assert plan.causal.numel() < context * context / 4
 
 
-def check(batch, heads, kv_heads, block_size):
+def check(batch, heads, kv_heads, block_size, window=None, **scoring):
     torch.manual_seed(0)
     caches = 2 * torch.randn(2, BLOCKS * 16 // block_size, block_size, kv_heads, HEAD_DIM)
     contexts, counts = (torch.tensor(column) for column in zip(*batch, strict=True))
@@ -69,10 +96,17 @@ def check(batch, heads, kv_heads, block_size):
     # A slice of wider rows, as queries come out of the fused projections.
     query = (2 * torch.randn(int(counts.sum()), heads + 2, HEAD_DIM))[:, :heads]
 
-    plan = plan_attention(tables, contexts, counts, caches[0])
-    actual = paged_attention(query, caches[0], caches[1], plan)
+    plan = plan_attention(tables, contexts, counts, caches[0], window=window)
+    actual = paged_attention(query, caches[0], caches[1], plan, **scoring)
     expected = reference.paged_attention(
-        query.double(), tuple(caches.double()), tables, contexts, counts
+        query.double(),
+        tuple(caches.double()),
+        tables,
+        contexts,
+        counts,
+        scale=scoring.get("scale"),
+        window=window,
+        cap=scoring.get("soft_cap"),
     )
     assert actual.is_contiguous()
     torch.testing.assert_close(actual.double(), expected, rtol=1e-5, atol=1e-5)

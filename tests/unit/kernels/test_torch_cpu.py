@@ -46,9 +46,10 @@ def test_kv_write(rows):
 
 
 @pytest.mark.parametrize("rows", ROWS)
-def test_silu_mul(rows):
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+def test_gated(rows, activation):
     gate_up = 4 * torch.randn(rows, 96)
-    check(torch_cpu.silu_mul(gate_up), reference.silu_mul(gate_up.double()))
+    check(torch_cpu.gated(gate_up, activation), reference.gated(gate_up.double(), activation))
 
 
 def test_linear_adds_its_bias():

@@ -201,9 +201,9 @@ class TestControls:
         lambda intake: intake.leave(0),
         lambda intake: intake.set_controls(Controls(version=1)),
         lambda intake: intake.hand_over(),
-        lambda intake: intake.wake(),
+        lambda intake: intake.stop(),
     ],
-    ids=["submit", "cancel", "leave", "set_controls", "hand_over", "wake"],
+    ids=["submit", "cancel", "leave", "set_controls", "hand_over", "stop"],
 )
 def test_every_event_wakes_the_sleeper(intake, event):
     refusal(intake, 1)

@@ -27,6 +27,7 @@ ROPES = {
         "original_max_position_embeddings": 64.0,
     },
     RopeScaling.FACTORS: {},
+    RopeScaling.LONGROPE: {"attention_factor": 1.2},
 }
 SHAPES = {
     "multi-head": {"num_kv_heads": 4},
@@ -46,7 +47,8 @@ KERNELS = pytest.mark.parametrize("kernels", ["cpp", "torch"])
 @KERNELS
 @pytest.mark.parametrize("scaling", RopeScaling)
 def test_rotary_scaling(scaling, kernels):
-    rope = RopeSpec(theta=500.0, dim=8, scaling=scaling, parameters=ROPES[scaling])
+    divisors = (1.0, 1.5, 4.0, 9.0) if scaling is RopeScaling.LONGROPE else ()
+    rope = RopeSpec(500.0, 8, scaling, ROPES[scaling], divisors)
     # Transformers stretches dynamic scaling for the present length, Chairlift for the context.
     check(tiny_spec(rope=rope, context_length=LONG), kernels)
 

@@ -13,22 +13,24 @@ import pytest
 import torch
 from torch import Tensor
 
+from chairlift.cluster.model_spec import ExpertsSpec
+from chairlift.kernels.interface import Experts
 from chairlift.kernels.torch_kernels import TorchKernels
-from chairlift.workers.llama_weights import LlamaWeights, pack_weights
+from chairlift.workers.decoder_weights import DecoderWeights, pack_weights
 from chairlift.workers.packed_file import PackedFileDamaged, read_packed, write_packed
 from support.llama_models import random_weights, tiny_spec
 
 SPEC = tiny_spec(tied_embeddings=True, attention_bias=True)
 
 
-def packed() -> LlamaWeights:
+def packed() -> DecoderWeights:
     return pack_weights(SPEC, random_weights(SPEC), TorchKernels())
 
 
-def tensors(weights: LlamaWeights) -> Iterator[Tensor | None]:
+def tensors(weights: DecoderWeights) -> Iterator[Tensor | None]:
     matrices = [weights.embedding, weights.head]
     for layer in weights.layers:
-        matrices += [layer.qkv, layer.attention_out, layer.gate_up, layer.down]
+        matrices += [layer.qkv, layer.attention_out, layer.mlp.gate_up, layer.mlp.down]
         yield from (layer.attention_norm, layer.mlp_norm)
     for matrix in matrices:
         yield from (part.weight for part in matrix.parts)
@@ -62,6 +64,21 @@ def test_bytes_and_an_untied_head_are_kept_too(tmp_path: Path) -> None:
     found = read_packed(tmp_path / "w", shared=True)
     assert (found.embedding.parts[0].weight.view(torch.uint8) == 7).all()
     assert torch.equal(found.head.parts[0].weight, weights.head.parts[0].weight)
+
+
+def test_experts_and_every_norm_are_kept(tmp_path: Path) -> None:
+    experts = ExpertsSpec(count=2, per_token=1, intermediate_size=8, normalise=True)
+    spec = tiny_spec(num_layers=1, experts=experts, qk_norm=True, post_norms=True)
+    weights = pack_weights(spec, random_weights(spec), TorchKernels())
+    write_packed(tmp_path / "w", weights)
+    (before,), (after,) = weights.layers, read_packed(tmp_path / "w", shared=False).layers
+    for name in ("query_norm", "key_norm", "attention_post_norm", "mlp_post_norm"):
+        assert torch.equal(getattr(before, name), getattr(after, name))
+    assert isinstance(before.mlp, Experts) and isinstance(after.mlp, Experts)
+    assert (after.mlp.per_token, after.mlp.normalise) == (1, True)
+    for one, other in zip(before.mlp.experts, after.mlp.experts, strict=True):
+        assert torch.equal(one.down.parts[0].weight, other.down.parts[0].weight)
+        assert one.activation == other.activation
 
 
 def test_a_mapped_file_can_be_replaced_and_is_never_written_to(file: Path) -> None:

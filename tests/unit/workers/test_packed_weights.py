@@ -18,8 +18,9 @@ from chairlift.cluster.model_files import read_spec
 from chairlift.cluster.model_spec import ModelSpec
 from chairlift.kernels.torch_kernels import TorchKernels
 from chairlift.workers import packed_weights
-from chairlift.workers.llama_weights import LlamaWeights
+from chairlift.workers.decoder_weights import DecoderWeights
 from chairlift.workers.packed_weights import PackedCache
+from chairlift.workers.shards import share_of
 from support.cpp_kernels import make_kernels
 from support.tiny_llama import random_weights, write_folder, write_gguf
 
@@ -50,9 +51,19 @@ def write_model(path: Path) -> ModelSpec:
     )
 
 
-def load(folder: Path, spec: ModelSpec, *, keep: Any = (), shared: bool = False) -> LlamaWeights:
+def load(
+    folder: Path,
+    spec: ModelSpec,
+    *,
+    keep: Any = (),
+    shared: bool = False,
+    rank: int = 0,
+    size: int = 1,
+) -> DecoderWeights:
     kernels = make_kernels() if keep else TorchKernels()
-    return PackedCache(folder).load(spec, kernels, set(keep), lambda _share: None, shared=shared)
+    return PackedCache(folder).load(
+        spec, kernels, set(keep), lambda _done: None, share_of(spec, rank, size), shared=shared
+    )
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -74,6 +85,16 @@ def test_both_kinds_of_arithmetic_are_kept(
     for keep in [(), ("Q8_0",), (), ("Q8_0",)]:
         load(tmp_path / "c", spec, keep=keep)
     assert len(packings) == 2
+
+
+def test_each_rank_keeps_its_own_part(
+    tmp_path: Path, spec: ModelSpec, packings: list[ModelSpec]
+) -> None:
+    parts = [load(tmp_path / "c", spec, rank=rank, size=2) for rank in (0, 1, 0, 1)]
+    assert len(packings) == 2
+    assert len(list((tmp_path / "c").iterdir())) == 2
+    heads = [part.embedding.parts[0].weight for part in parts]
+    assert torch.equal(heads[0], heads[2]) and not torch.equal(heads[0], heads[1])
 
 
 def test_a_changed_model_replaces_its_file(
@@ -102,7 +123,7 @@ def test_changed_code_packs_again(
 
 def test_the_code_is_that_which_packs() -> None:
     names = {source.name for source in packed_weights._SOURCES}
-    assert names >= {"panels.py", "panels.h", "weights_gguf.py", "llama_weights.py"}
+    assert names >= {"panels.py", "panels.h", "weights_gguf.py", "decoder_weights.py"}
 
 
 def test_a_folder_of_safetensors_is_packed_once_too(

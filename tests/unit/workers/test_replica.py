@@ -13,6 +13,7 @@ from chairlift.cluster.protocol import FinishReason
 from chairlift.workers.kv_cache import blocks_for
 from chairlift.workers.replica import Progress, Replica
 from chairlift.workers.simulated_runner import simulated_token
+from support.rank_replicas import needs_shared_memory, two_rank_replica
 from support.raw_stream import raw_stream, submit
 
 MEMORY = 64 * 1024**2
@@ -124,3 +125,44 @@ def test_a_simulated_replica_imports_no_torch():
     )
     root = Path(__file__).parents[3]
     subprocess.run([sys.executable, "-c", program], cwd=root, check=True, timeout=60)
+
+
+@needs_shared_memory
+def test_two_ranks_serve_as_one_and_end_in_order():
+    async def main():
+        config = simulated(**{"workers.tensor_parallel": 2})
+        async with two_rank_replica(config) as replica, raw_stream(replica.endpoint) as stream:
+            await stream.send(submit(1, (5, 6), max_tokens=30, seed=7))
+            await stream.read_until(lambda: stream.finishes)
+            assert stream.tokens[1] == rule((5, 6), 30, seed=7)
+            assert [rank.fault() for rank in replica.ranks] == [None, None]
+            await stream.send(submit(2, (5, 6), max_tokens=1400))
+            await stream.read_until(lambda: stream.tokens.get(2))
+            first, second = replica.ranks
+            await first.drain()
+            await stream.read_until(lambda: 2 in stream.finishes)
+            assert stream.finishes[2] is FinishReason.HANDED_OVER
+            await first.stop()
+            await second.ended()
+            assert [rank.fault() for rank in replica.ranks] == ["the engine's thread has ended"] * 2
+
+    asyncio.run(main())
+
+
+@needs_shared_memory
+def test_a_replica_that_loses_a_rank_hands_over_and_is_unfit():
+    async def main():
+        config = simulated(**{"workers.tensor_parallel": 2})
+        async with two_rank_replica(config) as replica, raw_stream(replica.endpoint) as stream:
+            await stream.send(*(submit(i, (i,), max_tokens=1400, seed=i) for i in range(1, 5)))
+            await stream.read_until(lambda: len(stream.tokens) == 4)
+            replica.lose(rank=1)
+            await stream.read_until(lambda: len(stream.finishes) == 4)
+            assert stream.finishes == dict.fromkeys(range(1, 5), FinishReason.HANDED_OVER)
+            for i, told in stream.tokens.items():
+                assert told == rule((i,), len(told), seed=i)
+            for rank in replica.ranks:
+                await rank.ended()
+                assert "RankLost" in rank.fault()
+
+    asyncio.run(main())

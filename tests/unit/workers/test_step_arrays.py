@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from chairlift.workers.sequence import Slice, StepPlan
-from chairlift.workers.step_arrays import model_arrays, sampling_array
+from chairlift.workers.step_arrays import decoding_arrays, model_arrays, sampling_array
 from support.decoding import make_sequence
 
 
@@ -76,3 +77,28 @@ def test_sampling_parameters_stand_in_the_order_of_the_sequences():
 def test_negative_seeds_are_taken_as_64_bits():
     array = sampling_array([make_sequence(0, [1], seed=-1)])
     assert array["seed"].tolist() == [2**64 - 1]
+
+
+def test_blocks_can_lie_elsewhere_than_under_their_numbers():
+    places = np.array([10, 11, 12, 13, 14, 15, 16, 17])
+    arrays = model_arrays(planned(), 4, places)
+    assert arrays.block_tables.tolist() == [[15, 12, 15], [17, 11, 13], [10, 10, 10]]
+    assert arrays.slots.tolist() == [12 * 4 + 1, 12 * 4 + 2, 12 * 4 + 3, 13 * 4 + 1, 40]
+
+
+def test_a_step_in_which_everybody_decodes_is_laid_out_from_positions():
+    plan = StepPlan(planned().slices[1:2])
+    (piece,) = plan.slices
+    arrays = decoding_arrays([303], [piece.start], [piece.sequence.blocks], 4)
+    expected = model_arrays(plan, 4)
+    for name in ("tokens", "positions", "slots", "block_tables", "context_lens", "query_lens"):
+        assert getattr(arrays, name).tolist() == getattr(expected, name).tolist()
+    assert arrays.sampled_rows.tolist() == [0]
+    assert arrays.decodes
+    assert expected.decodes
+    assert not model_arrays(planned(), 4).decodes
+
+
+def test_the_token_after_an_unknown_one_is_chosen_by_its_own_number():
+    (_, piece, _) = planned().slices
+    assert sampling_array([piece.sequence], ahead=1)["position"].tolist() == [5]

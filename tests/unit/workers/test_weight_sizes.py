@@ -12,19 +12,19 @@ from chairlift.cluster.config import EngineConfig
 from chairlift.cluster.errors import ConfigError
 from chairlift.cluster.model_files import read_spec, weight_bytes
 from chairlift.kernels.torch_kernels import TorchKernels
-from chairlift.workers.llama_weights import LlamaWeights, pack_weights
+from chairlift.workers.decoder_weights import DecoderWeights, pack_weights
 from chairlift.workers.weight_sizes import PackedSize, packed_size
 from chairlift.workers.weights import load_weights
 from support.cpp_kernels import make_kernels
 from support.tiny_llama import random_weights, write_folder, write_gguf
 
 
-def bytes_of(weights: LlamaWeights) -> int:
+def bytes_of(weights: DecoderWeights) -> int:
     matrices = {id(each): each for each in (weights.embedding, weights.head)}
     size = weights.norm.nbytes
     for layer in weights.layers:
         size += layer.attention_norm.nbytes + layer.mlp_norm.nbytes
-        for each in (layer.qkv, layer.attention_out, layer.gate_up, layer.down):
+        for each in (layer.qkv, layer.attention_out, layer.mlp.gate_up, layer.mlp.down):
             matrices[id(each)] = each
     return size + sum(part.weight.nbytes for each in matrices.values() for part in each.parts)
 

@@ -11,6 +11,7 @@ from chairlift.kernels import reference
 from chairlift.kernels.cpu.build import Processor
 from support.attention_steps import Step, make_heads, make_history, new_cache, run, step_rows
 from support.cpp_kernels import make_kernels
+from support.mixtures import check_experts, check_ties
 
 ROWS = [1, 2, 5, 12, 13, 70, 200]
 WIDTHS = [1, 15, 16, 576]
@@ -74,20 +75,76 @@ def test_rms_norm_of_zeros_is_zero(kernels):
     assert not out.any()
 
 
+def test_rms_norm_in_place(kernels):
+    x, weight = 5 * torch.randn(7, 70), torch.randn(70)
+    expected = reference.rms_norm(x.double(), weight.double(), 1e-5)
+    kernels.rms_norm(x, weight, 1e-5, out=x)
+    check(x, expected)
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("shape", [(6, 2, 64), (5, 1, 6)])
+def test_norm_heads(kernels, rows, shape):
+    heads = make_heads(*shape)
+    qkv, query, key = torch.randn(rows, heads.width), *torch.randn(2, heads.head_dim)
+    by_head = qkv.double().view(rows, -1, heads.head_dim)
+    normed = reference.norm_heads(
+        by_head[:, : -heads.num_kv_heads], query.double(), key.double(), heads.num_heads, 1e-5
+    )
+    expected = torch.cat((normed, by_head[:, -heads.num_kv_heads :]), 1).flatten(1)
+    kernels.norm_heads(qkv, heads, query, key, 1e-5)
+    check(qkv, expected)
+
+
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("width", WIDTHS)
-def test_silu_mul(kernels, rows, width):
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+def test_gated(kernels, rows, width, activation):
     gate_up, out = 4 * torch.randn(rows, 2 * width), torch.empty(rows, width)
-    kernels.silu_mul(gate_up, out=out)
-    check(out, reference.silu_mul(gate_up.double()))
+    kernels.gated(gate_up, activation, out=out)
+    check(out, reference.gated(gate_up.double(), activation))
 
 
-def test_silu_mul_of_extreme_and_missing_numbers(kernels):
-    gate = torch.tensor([0.0, -0.0, 1e-30, 30.0, 200.0, -30.0, -88.0, -200.0, torch.inf, torch.nan])
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+def test_gated_of_extreme_and_missing_numbers(kernels, activation):
+    gate = torch.tensor([0.0, -0.0, 1e-30, 30.0, 200.0, -30.0, -88.0, -200.0, torch.nan])
     out = torch.empty(1, len(gate))
-    kernels.silu_mul(torch.cat([gate, torch.ones(len(gate))])[None], out=out)
-    check(out[0, :-1], torch.nn.functional.silu(gate[:-1].double()))
+    kernels.gated(torch.cat([gate, torch.ones(len(gate))])[None], activation, out=out)
+    check(out[0, :-1], reference.gated(torch.cat((gate[:-1], torch.ones(8))).double(), activation))
     assert out[0, -1].isnan()
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 17), (2, 9000)])
+def test_soft_cap(kernels, shape):
+    logits = 40 * torch.randn(shape)
+    expected = reference.soft_cap(logits.double(), 30.0)
+    kernels.soft_cap(logits, 30.0)
+    check(logits, expected)
+
+
+def test_soft_cap_is_as_precise_near_zero_as_far_away(kernels):
+    x = torch.cat([torch.linspace(-20, 20, 4001), torch.logspace(-12, 0, 500)])
+    found = x.clone()
+    kernels.soft_cap(found, 1.0)
+    torch.testing.assert_close(found.double(), x.double().tanh(), rtol=3e-7, atol=0)
+
+
+def test_soft_cap_of_extreme_and_missing_numbers(kernels):
+    x = torch.tensor([[1e30, -1e30, torch.inf, -torch.inf, torch.nan, 0.0]])
+    kernels.soft_cap(x, 2.0)
+    expected = torch.tensor([[2.0, -2.0, 2.0, -2.0, torch.nan, 0.0]])
+    torch.testing.assert_close(x, expected, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 33])
+@pytest.mark.parametrize("normalise", [False, True])
+@pytest.mark.parametrize(("experts", "per_token"), [(3, 1), (8, 2), (21, 5), (4, 4)])
+def test_experts(kernels, rows, normalise, experts, per_token):
+    check_experts(kernels, rows, experts, per_token, normalise)
+
+
+def test_of_equal_experts_the_first_are_taken(kernels):
+    check_ties(kernels)
 
 
 BATCHES = {
@@ -149,8 +206,25 @@ def test_a_cache_in_half_precision_holds_the_nearest_numbers(kernels, head_dim):
         torch.testing.assert_close(found, expected[part], rtol=0, atol=0, equal_nan=True)
 
 
-def check_attention(kernels, batch, shape, block_size, dtype=torch.float32):
-    heads = make_heads(*shape, rotated=4)
+@pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES.keys())
+@pytest.mark.parametrize("window", [1, 5, 64, 100, 500])
+def test_attention_with_a_window(kernels, batch, window):
+    check_attention(kernels, batch, SHAPES["multi-query"], 16, window=window)
+
+
+@pytest.mark.parametrize("window", [3, 70])
+def test_attention_with_a_window_over_blocks_of_any_size(kernels, window):
+    check_attention(kernels, BATCHES["mixed"], SHAPES["odd"], 5, window=window)
+
+
+@pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES.keys())
+@pytest.mark.parametrize("window", [None, 40])
+def test_attention_with_a_soft_cap_and_a_scale(kernels, batch, window):
+    check_attention(kernels, batch, SHAPES["odd"], 16, window=window, soft_cap=2.0, scale=0.2)
+
+
+def check_attention(kernels, batch, shape, block_size, dtype=torch.float32, **options):
+    heads = make_heads(*shape, rotated=4, **options)
     steps = [
         Step(make_history(heads, end, block_size, seed=index), start, end)
         for index, (start, end) in enumerate(batch)
@@ -184,6 +258,9 @@ def expected_attention(heads, step, block_size, dtype):
         rows.block_tables,
         rows.context_lens,
         torch.tensor([length - step.start]),
+        scale=heads.scale,
+        window=heads.window,
+        cap=heads.soft_cap,
     )
     return attended.flatten(1)
 

@@ -12,8 +12,10 @@ from torch import Tensor
 from chairlift.kernels.cpu import tiles
 from chairlift.kernels.cpu.build import Processor
 from chairlift.kernels.cpu.cpp_kernels import CppKernels
+from chairlift.kernels.interface import Experts
 from support.attention_steps import History, Step, make_heads, make_history, new_cache, run
 from support.cpp_kernels import make_kernels
+from support.mixtures import HIDDEN, make_experts
 
 MOST_ROWS = 70
 LENGTH, BLOCK_SIZE = 150, 16
@@ -41,13 +43,34 @@ def rms_norm(kernels: CppKernels, x: Tensor) -> Tensor:
     return out
 
 
-def silu_mul(kernels: CppKernels, x: Tensor) -> Tensor:
+def silu(kernels: CppKernels, x: Tensor) -> Tensor:
     out = torch.empty(len(x), x.shape[1] // 2)
-    kernels.silu_mul(x, out=out)
+    kernels.gated(x, "silu", out=out)
     return out
 
 
-BY_ROW = pytest.mark.parametrize("kernel", [linear, rms_norm, silu_mul])
+def gelu(kernels: CppKernels, x: Tensor) -> Tensor:
+    out = torch.empty(len(x), x.shape[1] // 2)
+    kernels.gated(x, "gelu_tanh", out=out)
+    return out
+
+
+def norm_heads(kernels: CppKernels, x: Tensor) -> Tensor:
+    """Four heads that are no whole vectors."""
+    heads = make_heads(2, 1, x.shape[1] // 4)
+    out = x[:, : heads.width].clone(memory_format=torch.contiguous_format)
+    query, key = random(1, heads.head_dim), random(2, heads.head_dim)
+    kernels.norm_heads(out, heads, query, key, 1e-5)
+    return out
+
+
+def soft_cap(kernels: CppKernels, x: Tensor) -> Tensor:
+    out = 2 * x
+    kernels.soft_cap(out, 3.0)
+    return out
+
+
+BY_ROW = pytest.mark.parametrize("kernel", [linear, rms_norm, silu, gelu, norm_heads, soft_cap])
 
 
 @BY_ROW
@@ -77,9 +100,39 @@ def test_rows_are_the_same_on_avx2_and_avx512(kernel, rows):
     assert torch.equal(kernel(wide, x), kernel(narrow, x))
 
 
-@pytest.fixture(params=SHAPES.values(), ids=SHAPES.keys())
+def mix(kernels: CppKernels, mixture: Experts, x: Tensor) -> Tensor:
+    out = torch.empty_like(x)
+    kernels.experts(x, mixture, out=out)
+    return out
+
+
+def test_a_rows_experts_do_not_depend_on_the_batch(kernels):
+    mixture, x = make_experts(kernels, 21, 5, normalise=True), random(0, MOST_ROWS, HIDDEN)
+    alone = torch.cat([mix(kernels, mixture, row[None]) for row in x])
+    for rows in (2, 5, 16, 33, MOST_ROWS):
+        for first in {0, (MOST_ROWS - rows) // 2, MOST_ROWS - rows}:
+            batch = slice(first, first + rows)
+            assert torch.equal(mix(kernels, mixture, x[batch]), alone[batch])
+
+
+def test_experts_are_the_same_on_avx2_and_avx512():
+    x, found = random(0, MOST_ROWS, HIDDEN), []
+    for kind in (Processor.AVX512, Processor.AVX2):
+        kernels = make_kernels(kind)
+        found.append(mix(kernels, make_experts(kernels, 21, 5, normalise=True), x))
+    assert torch.equal(*found)
+
+
+KINDS = {
+    **{name: make_heads(*shape) for name, shape in SHAPES.items()},
+    "window": make_heads(3, 1, 32, window=40),
+    "window and cap": make_heads(4, 2, 6, window=67, soft_cap=3.0, scale=0.3),
+}
+
+
+@pytest.fixture(params=KINDS.values(), ids=KINDS.keys())
 def heads(request):
-    return make_heads(*request.param)
+    return request.param
 
 
 @pytest.fixture(params=[torch.float32, torch.float16], ids=["float32", "float16"])

@@ -101,7 +101,7 @@ def test_signatures_are_those_of_the_header():
     for name, types in library_module._SIGNATURES.items():
         declared = re.search(rf"chairlift_{name}\(void\* pool, ([^)]*)\)", header)[1].split(",")
         assert [ctype_of(parameter) for parameter in declared] == list(types), name
-    fields = ["heads", "kv_heads", "head_dim", "block_size", "half"]
+    fields = ["heads", "kv_heads", "head_dim", "block_size", "half", "window", "scale", "soft_cap"]
     assert [name for name, _ in Shape._fields_] == fields
 
 
