@@ -25,8 +25,10 @@ from chairlift.cluster.config_sections import (
     RayConfig,
     RouterConfig,
     Section,
+    TelemetryConfig,
     TenantConfig,
     TenantName,
+    TracingConfig,
     WorkersConfig,
     parse_bytes,
 )
@@ -41,6 +43,8 @@ __all__ = [
     "RayConfig",
     "RouterConfig",
     "ServiceConfig",
+    "TelemetryConfig",
+    "TracingConfig",
     "WorkersConfig",
     "cache_folder",
     "client_headers",
@@ -79,6 +83,8 @@ class ServiceConfig(Section):
     engine: EngineConfig = EngineConfig()
     workers: WorkersConfig = WorkersConfig()
     ledger: LedgerConfig = LedgerConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
+    tracing: TracingConfig = TracingConfig()
     ray: RayConfig = RayConfig()
     tenants: dict[TenantName, TenantConfig] = Field(default_factory=dict)
     """By name; without any, everybody is ``anonymous`` and needs no key."""

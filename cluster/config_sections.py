@@ -28,8 +28,10 @@ __all__ = [
     "RayConfig",
     "RouterConfig",
     "Section",
+    "TelemetryConfig",
     "TenantConfig",
     "TenantName",
+    "TracingConfig",
     "WorkersConfig",
     "parse_bytes",
 ]
@@ -225,6 +227,32 @@ class WorkersConfig(Section):
     stuck_after_s: Annotated[float, Field(gt=0)] = 60.0
     """A step that takes longer than this fails the replica's health check."""
     start_timeout_s: Annotated[float, Field(gt=0)] = 600.0
+
+
+class TracingConfig(Section):
+    """One trace a request, over all processes that had a part in it (docs/tracing.md)."""
+
+    endpoint: Annotated[str, StringConstraints(pattern="^https?://[^/]+")] | None = None
+    """Of a collector that takes OTLP over HTTP, such as ``http://localhost:4318``; without one
+    nothing is traced."""
+    sample: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Share of the traces that are recorded, where the client does not say."""
+    service_name: Annotated[str, Field(min_length=1)] = "chairlift"
+
+
+class TelemetryConfig(Section):
+    """What the Hub learns of requests, and what it measures them against."""
+
+    enabled: bool = True
+    """Else routers keep their own counts alone, and a single one needs no Hub."""
+    first_token_target_s: Annotated[float, Field(gt=0)] = 1.0
+    """Seconds to the first token that a good request takes at most; …"""
+    per_token_target_s: Annotated[float, Field(gt=0)] = 0.1
+    """… and for each token after it."""
+    price_per_replica_hour: Annotated[float, Field(ge=0)] | None = None
+    """In whatever currency; None where cost is of no interest."""
+    tenants: Annotated[int, Field(ge=1, le=256)] = 32
+    """Told apart at most, those that were served most; the others are counted together."""
 
 
 class RayConfig(Section):

@@ -129,6 +129,8 @@ class Request:
         cache_salt: requests share cached prefixes only with those of the same salt.
         priority: whom it goes before in every queue.
         weight: the tenant's share of the service, relative to others of its class; > 0.
+        traceparent: the span under which the request is traced (``cluster.traceparent``); "" for
+            none.
     """
 
     id: str
@@ -139,6 +141,7 @@ class Request:
     cache_salt: str = ""
     priority: Priority = Priority.STANDARD
     weight: float = 1.0
+    traceparent: str = ""
 
 
 @dataclass(frozen=True, slots=True)

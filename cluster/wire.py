@@ -48,6 +48,7 @@ def submission_to_wire(submission: Submission) -> pb.Submit:
         weight=request.weight,
         choice=submission.choice,
         output=submission.output,
+        traceparent=request.traceparent,
     )
 
 
@@ -74,6 +75,7 @@ def submission_from_wire(message: pb.Submit) -> Submission:
             cache_salt=message.cache_salt,
             priority=Priority(message.priority),
             weight=message.weight,
+            traceparent=message.traceparent,
         ),
     )
 

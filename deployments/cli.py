@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from chairlift import __version__
 from chairlift.cluster.errors import StartupError
-from chairlift.deployments import chat, doctor, explain, key, ledger, replay, serve
+from chairlift.deployments import chat, doctor, explain, key, ledger, replay, serve, top
 from chairlift.evaluation import bench
 
 __all__ = ["main"]
@@ -19,6 +19,7 @@ __all__ = ["main"]
 COMMANDS = {
     "serve": (serve, "start the whole service on this machine"),
     "chat": (chat, "chat with a running service in the terminal"),
+    "top": (top, "watch a running service in the terminal"),
     "bench": (bench, "load a running service and measure it"),
     "key": (key, "make an API key for a tenant"),
     "doctor": (doctor, "say what this machine can run"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 from chairlift.deployments.openai_convert import Generation
@@ -30,6 +31,11 @@ class Flights:
         self._flights = flights
         self._n = generation.n
         self._scores_only = generation.scores_only
+
+    @property
+    def traceparent(self) -> str:
+        """The first prompt's span, or the client's where nothing is traced; "" without either."""
+        return self._flights[0].request.traceparent
 
     @property
     def usage(self) -> Usage:
@@ -98,8 +104,10 @@ async def take_off(router: Router, generation: Generation) -> AsyncIterator[Flig
     Raises the RequestError of the first prompt that is refused; the others are cancelled.
     """
     async with contextlib.AsyncExitStack() as stack:
-        flights = []
+        flights: list[Flight] = []
         for request in generation.requests:
+            if flights and not request.traceparent:  # one trace for all of them
+                request = replace(request, traceparent=flights[0].request.traceparent)
             flight = router.submit(
                 Ask(
                     request,

@@ -25,6 +25,7 @@ import orjson
 from chairlift.cluster.config import HttpConfig
 from chairlift.cluster.errors import InternalError, MethodNotAllowed, NotFound, RequestError
 from chairlift.cluster.tenants import Tenant, Tenants
+from chairlift.cluster.traceparent import read_traceparent
 from chairlift.deployments.asgi import (
     ClientGone,
     Exchange,
@@ -34,6 +35,7 @@ from chairlift.deployments.asgi import (
     lifespan,
     refuse_websocket,
 )
+from chairlift.deployments.dashboard import Dashboard, FiguresSource, no_figures
 from chairlift.deployments.fan_in import Flights, take_off
 from chairlift.deployments.openai_convert import Converter, Generation
 from chairlift.deployments.openai_logprobs import LogprobsWriter, TokenForms
@@ -61,6 +63,9 @@ MODEL_PREFIX = "/v1/models/"
 SEED_HEADER = b"x-chairlift-seed"
 """The seed of each prompt, with commas between; to be sent as ``seed`` to get the same again."""
 
+TRACE_HEADER = "traceparent"
+"""W3C Trace Context: the client's span in a request, this service's in the response."""
+
 Endpoint: TypeAlias = Callable[[Exchange], Awaitable[None]]
 Convert: TypeAlias = Callable[[bytes, Caller, int], Generation]
 
@@ -76,6 +81,7 @@ class HttpApp:
         context_length: tokens of a prompt and its answer at most; the replicas may allow less.
         max_choices: of one HTTP request, prompts times ``n``.
         tenants: who may use it.
+        figures: of the whole cluster.
     """
 
     router: Router
@@ -87,6 +93,7 @@ class HttpApp:
     config: HttpConfig
     max_choices: int
     tenants: Tenants
+    figures: FiguresSource = no_figures
     _started: int = field(init=False)
     _converter: Converter = field(init=False)
     _forms: TokenForms = field(init=False)
@@ -101,10 +108,14 @@ class HttpApp:
             max_choices=self.max_choices,
         )
         self._forms = TokenForms(self.tokenizer)
+        dashboard = Dashboard(self.figures)
         self._endpoints = {
             "/": ("GET", self._index),
+            "/dashboard": ("GET", dashboard.page),
+            "/dashboard/figures": ("GET", dashboard.figures),
             "/health": ("GET", self._health),
             "/metrics": ("GET", self._metrics),
+            "/metrics/cluster": ("GET", dashboard.metrics),
             "/v1/models": ("GET", self._models),
             "/v1/chat/completions": ("POST", partial(self._generate, self._converter.chat)),
             "/v1/completions": ("POST", partial(self._generate, self._converter.completion)),
@@ -197,6 +208,7 @@ class HttpApp:
             exchange.request_id,
             self._tenant(exchange),
             read_timeout(exchange.header(TIMEOUT_HEADER)),
+            str(read_traceparent(exchange.header(TRACE_HEADER)) or ""),
         )
         body = await exchange.read_json(self.config.max_body, self.config.body_timeout_s)
         async with exchange.while_client_stays():
@@ -216,6 +228,8 @@ class HttpApp:
             headers = [(SEED_HEADER, ",".join(map(str, generation.seeds)).encode())]
             transcript = Transcript(generation, self._forms)
             async with take_off(self.router, generation) as flights:
+                if flights.traceparent:
+                    headers.append((TRACE_HEADER.encode(), flights.traceparent.encode()))
                 if generation.stream:
                     await exchange.start_stream(headers)
                     # A task of its own, so that news wake nothing but the loop that reads them.

@@ -1,8 +1,8 @@
-"""A router's talk with the Hub: what its tenants have used, and what they have used elsewhere.
+"""A router's talk with the Hub: what its tenants have used here and elsewhere, what it has counted.
 
 Owns when to talk, and that a Hub that is slow, dead or starting anew never harms the router, which
 then goes on with what it knows. It knows no Ray (``deployments.hub``), and nothing of what the
-numbers mean (``router.shared_use``).
+numbers mean (``router.shared_use``, ``router.recorder``).
 """
 
 from __future__ import annotations
@@ -12,21 +12,33 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import NoReturn, Protocol, TypeAlias
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 from chairlift.cluster.exchange import TenantUse
+from chairlift.cluster.telemetry import Report
 
-__all__ = ["HubGone", "HubLink", "LinkTiming", "Put"]
+__all__ = ["HubGone", "HubLink", "LinkTiming"]
 
 logger = logging.getLogger(__name__)
 
 Uses: TypeAlias = Mapping[str, TenantUse]
-Put: TypeAlias = Callable[[str, Uses], Awaitable[Uses]]
-"""Tell the Hub one router's uses; returns those of all others. Raises HubGone."""
+
+EVERYTHING = -1
+"""In place of an acknowledged second: nothing is known of this router."""
 
 
 class HubGone(Exception):
     """The Hub has ended for good; another one has to be found or made."""
+
+
+class Hub(Protocol):
+    """The Hub, as ``deployments.hub.Hub`` describes it; each call may raise HubGone."""
+
+    async def put(self, router_id: str, uses: Uses, /) -> Uses: ...
+
+    async def report(self, report: Report, /) -> int: ...
+
+    async def figures(self) -> dict[str, Any]: ...
 
 
 class Share(Protocol):
@@ -37,14 +49,37 @@ class Share(Protocol):
     def apply(self, others: Uses, now: float, /) -> None: ...
 
 
+class Reports(Protocol):
+    """What is needed of ``router.recorder.Reporter``."""
+
+    @property
+    def router_id(self) -> str: ...
+
+    @property
+    def enabled(self) -> bool: ...
+
+    def report(self, acknowledged: int, /) -> Report: ...
+
+
 @dataclass(frozen=True, slots=True)
 class LinkTiming:
-    """Seconds: between talks while there is news, without any, for an answer, after failures."""
+    """Seconds.
+
+    Attributes:
+        busy_s, idle_s: between two talks about uses while there is news, and without any.
+        report_s: between two reports.
+        answer_s: for an answer.
+        figures_s: for the figures, which somebody waits for.
+        max_backoff_s: between two talks after failures, so that a Hub that was started anew soon
+            knows all again.
+    """
 
     busy_s: float = 0.2
     idle_s: float = 2.0
+    report_s: float = 1.0
     answer_s: float = 10.0
-    max_backoff_s: float = 10.0
+    figures_s: float = 1.0
+    max_backoff_s: float = 0.4
 
 
 class HubLink:
@@ -52,43 +87,52 @@ class HubLink:
 
     def __init__(
         self,
-        router_id: str,
         share: Share,
-        connect: Callable[[], Awaitable[Put]],
+        reports: Reports,
+        connect: Callable[[], Awaitable[Hub]],
         timing: LinkTiming | None = None,
     ) -> None:
-        self._router_id = router_id
         self._share = share
+        self._reports = reports
         self._connect = connect
         self._timing = timing or LinkTiming()
-        self._put: Put | None = None
+        self._hub: Hub | None = None
         self._said: Uses | None = None
         self._said_at = 0.0
+        self._reported_at = 0.0
+        self._acknowledged = EVERYTHING
         self._failures = 0
 
     async def run(self) -> NoReturn:
-        """Until it is cancelled, by who then is the only router."""
+        """Until it is cancelled, by who then knows of no other router."""
         try:
             while True:
                 await self._turn()
-                backoff = self._timing.busy_s * 2 ** min(self._failures, 16)
-                await asyncio.sleep(min(backoff, self._timing.max_backoff_s))
+                pause_s = self._timing.busy_s * 2 ** min(self._failures, 16)
+                await asyncio.sleep(min(pause_s, self._timing.max_backoff_s))
         finally:
             self._share.apply({}, time.monotonic())
 
+    async def figures(self) -> dict[str, Any] | None:
+        """The cluster's figures; None when the Hub does not answer soon."""
+        if self._hub is None:
+            return None
+        try:
+            async with asyncio.timeout(self._timing.figures_s):
+                return await self._hub.figures()
+        except Exception:  # ``run`` notices what ails it
+            return None
+
     async def _turn(self) -> None:
-        now = time.monotonic()
-        uses = self._share.uses(now)
-        if uses == self._said and now - self._said_at < self._timing.idle_s:
-            return
         try:
             async with asyncio.timeout(self._timing.answer_s):
-                if self._put is None:
-                    self._put = await self._connect()
-                others = await self._put(self._router_id, uses)
+                if self._hub is None:
+                    self._hub = await self._connect()
+                await self._exchange(self._hub)
+                await self._report(self._hub)
         except Exception as error:  # whatever ails the Hub, the router goes on
             if isinstance(error, HubGone):
-                self._put = None
+                self._hub = None
             if not self._failures:
                 logger.warning("the Hub does not answer, each router decides alone: %r", error)
             self._failures += 1
@@ -96,5 +140,24 @@ class HubLink:
         if self._failures:
             logger.info("the Hub answers again")
         self._failures = 0
+
+    async def _exchange(self, hub: Hub) -> None:
+        """Tell what tenants have used, and hear what they have used elsewhere."""
+        now = time.monotonic()
+        uses = self._share.uses(now)
+        if uses == self._said and now - self._said_at < self._timing.idle_s:
+            return
+        others = await hub.put(self._reports.router_id, uses)
         self._said, self._said_at = uses, now
         self._share.apply(others, time.monotonic())
+
+    async def _report(self, hub: Hub) -> None:
+        """Tell what was counted; all of it at once to a Hub that knows nothing of this router."""
+        now = time.monotonic()
+        if not self._reports.enabled or now - self._reported_at < self._timing.report_s:
+            return
+        before = self._acknowledged
+        self._acknowledged = await hub.report(self._reports.report(before))
+        if self._acknowledged == EVERYTHING != before:
+            self._acknowledged = await hub.report(self._reports.report(EVERYTHING))
+        self._reported_at = now

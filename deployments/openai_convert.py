@@ -244,6 +244,7 @@ class Converter:
                     cache_salt=salt_for(tenant, body.cache_salt or ""),
                     priority=priority,
                     weight=tenant.weight,
+                    traceparent=caller.traceparent,
                 )
                 for (prompt, max_tokens), seed in zip(
                     prompts, read_seeds(body, len(prompts)), strict=True

@@ -44,7 +44,7 @@ def worker_version(config: ServiceConfig) -> str:
     """Changes with every setting that a running worker replica would have to be told."""
     workers = {"replicas", "health_period_s", "start_timeout_s"}
     return _digest(
-        config.model_dump(mode="json", include={"model", "engine", "ledger"}),
+        config.model_dump(mode="json", include={"model", "engine", "ledger", "tracing"}),
         config.workers.model_dump(mode="json", exclude=workers),
         config.router.fair,
     )
@@ -54,6 +54,7 @@ def router_version(config: ServiceConfig) -> str:
     """Changes with every setting that a running router would have to be told."""
     return _digest(
         config.model_dump(mode="json", include={"model", "http", "tenants"}),
+        config.model_dump(mode="json", include={"telemetry", "tracing"}),
         config.router.model_dump(mode="json", exclude={"replicas"}),
     )
 

@@ -36,11 +36,13 @@ class Caller:
     Attributes:
         request_id: what the client calls its request, or what we do; need not be unique.
         timeout_s: the header's seconds to the first token; None without it.
+        traceparent: the client's span; "" where it has none that can be read.
     """
 
     request_id: str
     tenant: Tenant = ANONYMOUS
     timeout_s: float | None = None
+    traceparent: str = ""
 
 
 def read_key(header: str | None) -> str | None:

@@ -7,13 +7,18 @@ following are in ``router/``, the API in ``deployments/http.py``.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from chairlift.cluster.config import ServiceConfig
+from chairlift.cluster.fairness_figures import BatchShape
+from chairlift.cluster.figures import FiguresSettings, Targets
 from chairlift.cluster.model_files import read_spec, resolve_model
+from chairlift.cluster.model_spec import ModelSpec
+from chairlift.cluster.tracing import start_tracing
 from chairlift.deployments import hub
 from chairlift.deployments.http import HttpApp
 from chairlift.deployments.http_server import HttpServer
@@ -30,6 +35,7 @@ STOP_GRACE_S = 5.0
 DRAIN_TIMEOUT_S = 120.0
 """For those under way when a router makes way for another one, or for fewer."""
 STATUS_TIMEOUT_S = 2.0
+LOOK_S = 0.25
 
 
 class RouterGroup:
@@ -45,7 +51,14 @@ class RouterGroup:
         template = await asyncio.to_thread(ChatTemplate.load, path, tokenizer)
         model_name = config.model.name or spec.name
         self._talk: asyncio.Task[None] | None = None
-        self._router = Router(tokenizer, config.router, model_name=model_name)
+        self._router = Router(
+            tokenizer, config.router, model_name=model_name, telemetry=config.telemetry
+        )
+        self._router.tracer = start_tracing(config.tracing, self._router.id)
+        settings, tenants = _figures_settings(config, spec), config.telemetry.tenants
+        self._link = HubLink(
+            self._router.share, self._router.reporter, partial(hub.connect, settings, tenants)
+        )
         app = HttpApp(
             self._router,
             tokenizer,
@@ -55,6 +68,7 @@ class RouterGroup:
             config=config.http,
             max_choices=config.router.max_choices,
             tenants=config.who_is_served(),
+            figures=self._link.figures,
         )
         # options() makes the handle subscribe to membership; no request goes through it.
         self._workers = workers.options(method_name="check_health")
@@ -65,14 +79,21 @@ class RouterGroup:
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Called by Serve at the start, and when ``user_config`` has changed.
 
-        A router that is alone has nobody to talk to, and needs no Hub.
+        A router that is alone and has nothing to report needs no Hub.
         """
-        if user_config["routers"] > 1 and self._talk is None:
-            link = HubLink(self._router.id, self._router.share, hub.connect)
-            self._talk = asyncio.create_task(link.run(), name="talk with the Hub")
-        elif user_config["routers"] == 1 and self._talk is not None:
+        needed = user_config["routers"] > 1 or self._router.reporter.enabled
+        if needed and self._talk is None:
+            self._talk = asyncio.create_task(self._keep_in_touch(), name="talk with the Hub")
+        elif not needed and self._talk is not None:
             self._talk.cancel()
             self._talk = None
+
+    async def _keep_in_touch(self) -> NoReturn:
+        """Talk with the Hub, but first let the workers start, which want all cores for that."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if any(view.ready for view in self._router.replicas()):
+                await self._link.run()
 
     def check_health(self) -> None:
         """Raises when the listener has ended."""
@@ -94,6 +115,17 @@ class RouterGroup:
             self._talk.cancel()
         await self._router.close()  # what is still open ends with an error that says so
         await self._server.stop(STOP_GRACE_S)
+        if self._router.tracer is not None:
+            await asyncio.to_thread(self._router.tracer.close)
+
+
+def _figures_settings(config: ServiceConfig, spec: ModelSpec) -> FiguresSettings:
+    telemetry, seats = config.telemetry, config.engine.max_sequences * config.workers.replicas
+    return FiguresSettings(
+        Targets(telemetry.first_token_target_s, telemetry.per_token_target_s),
+        telemetry.price_per_replica_hour,
+        BatchShape(spec.context_length, spec.context_length * seats),
+    )
 
 
 async def _service_stops() -> bool:

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from chairlift.cluster.protocol import Delta, FinishReason, Request, TokenLogprobs
 from chairlift.router.detokenizer import Detokenizer
-from chairlift.router.metrics import RouterMetrics
+from chairlift.router.record import Record
 from chairlift.router.scored_text import ScoredText, ScoredToken
 from chairlift.router.tokenizer import Tokenizer
 
@@ -165,14 +165,14 @@ class Choice:
             self._end = delta.finish
             self.place = None
 
-    def take(self, metrics: RouterMetrics) -> Update | None:
+    def take(self, record: Record) -> Update | None:
         """What was not read yet; None while it is no whole character and no end."""
         number, text = self._decode()
         self.num_tokens += number
         self._untold += number
         if self._gaps and self._measured_at is not None:
             # Tokens of one turn share the time since the turn before.
-            metrics.next_tokens(self._gaps, self._arrived_at - self._measured_at)
+            record.next_tokens(self._gaps, self._arrived_at - self._measured_at)
             self._measured_at, self._gaps = self._arrived_at, 0
         if not text and self.finish is None:
             return None

@@ -201,9 +201,18 @@ class FairQueue(Generic[T]):
             tokens += part * line.tokens
         return math.ceil(sequences), math.ceil(tokens)
 
-    def backlogged(self) -> list[str]:
-        """Tenants that wait for their share: work that was under way does not count."""
-        return list(dict.fromkeys(line.tenant for line in self._all_lines()))
+    def backlogged(self) -> dict[str, T]:
+        """Tenants that wait for their share, each with the item of theirs that has waited longest.
+
+        Work that was under way does not count.
+        """
+        oldest: dict[str, T] = {}
+        for line in self._all_lines():
+            item = line.head.item
+            other = oldest.setdefault(line.tenant, item)
+            if item.queued_at < other.queued_at:
+                oldest[line.tenant] = item
+        return oldest
 
     def queued_of(self, tenant: str) -> int:
         """Items of a tenant, as ``backlogged`` counts them."""

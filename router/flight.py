@@ -30,7 +30,9 @@ from chairlift.router.choice import (
     lacks_logprobs,
     start_text,
 )
-from chairlift.router.metrics import Outcome, RequestEnd, RouterMetrics
+from chairlift.router.journey import Journey
+from chairlift.router.metrics import Outcome
+from chairlift.router.recorder import Recorder
 from chairlift.router.ticket import Ticket
 from chairlift.router.tokenizer import Tokenizer
 from chairlift.router.wake import Wake
@@ -47,7 +49,7 @@ class FlightSupport:
     """
 
     tokenizer: Tokenizer
-    metrics: RouterMetrics
+    recorder: Recorder
     clock: Callable[[], float]
     ended: Callable[[Flight], None]
 
@@ -66,10 +68,18 @@ class Flight:
         losses: of replicas that ran it, in order; what for is the router's business.
         first_token_at: None while none has come.
         outcome: None while it is open.
+        journey: its trace; None where it is not recorded.
         cached_tokens: prompt tokens that came from the prefix cache, for the luckiest choice.
+        record: is told of all that is measured.
     """
 
-    def __init__(self, ask: Ask, deadline_s: float, support: FlightSupport) -> None:
+    def __init__(
+        self,
+        ask: Ask,
+        deadline_s: float,
+        support: FlightSupport,
+        journey: Journey | None = None,
+    ) -> None:
         self.ask = ask
         self.request = ask.request
         self.prompt_tokens = len(ask.request.prompt)
@@ -77,13 +87,14 @@ class Flight:
         self.first_token_at: float | None = None
         self.outcome: Outcome | None = None
         self.cached_tokens = 0
+        self.journey = journey
         self._support = support
         self._started_at = support.clock()
         self.expires_at = self._started_at + deadline_s
+        self.record = support.recorder.start(ask.request, self._started_at)
         self._placed = False
         sampling = ask.request.sampling
         self._scored = sampling.logprobs is not None or sampling.prompt_logprobs is not None
-        self._metrics = support.metrics
         self._news: dict[int, Choice] = {}
         self._error: RequestError | None = None
         self._wake = Wake()
@@ -152,10 +163,11 @@ class Flight:
         if delta.cached_tokens:
             self.cached_tokens = max(self.cached_tokens, choice.cached_tokens)
         if delta.tokens:
-            self._metrics.generated_tokens += len(delta.tokens)
             if self.first_token_at is None:
                 self.first_token_at = at
-                self._metrics.first_token(self.prompt_tokens, at - self._started_at)
+                self.record.first_token(at, self.cached_tokens)
+            number = len(delta.tokens)
+            self.record.tokens(number, len(choice.output) - number, at)
         self._wake.wake()
 
     def fail(self, error: RequestError) -> None:
@@ -202,7 +214,7 @@ class Flight:
             return []
         updates, ended = [], False
         for choice in self._news.values():
-            if (update := choice.take(self._metrics)) is not None:
+            if (update := choice.take(self.record)) is not None:
                 updates.append(update)
                 if update.finish is not None:
                     choice.give_up()
@@ -218,16 +230,10 @@ class Flight:
         self.outcome = outcome
         for choice in self.choices:
             choice.give_up()
-        first = self.first_token_at
-        self._metrics.end(
-            RequestEnd(
-                tenant=self.request.tenant,
-                outcome=outcome,
-                label=label,
-                duration_s=self._support.clock() - self._started_at,
-                first_token_s=None if first is None else first - self._started_at,
-                output_tokens=self.output_tokens,
-            )
-        )
+        lengths = [choice.num_tokens for choice in self.choices]
+        now = self._support.clock()
+        self.record.end(outcome, label, now, lengths)
+        if self.journey is not None:
+            self.journey.end(self, outcome, label, now)
         self._support.ended(self)
         self._wake.wake()

@@ -141,9 +141,11 @@ class Pump:
 
     def answered(self, leg: Leg, answer: Answer) -> None:
         """A replica's word on a submission."""
-        ticket = leg.ticket
+        ticket, now = leg.ticket, self._parts.clock()
+        if ticket.flight.journey is not None:
+            ticket.flight.journey.answered(leg, answer, now)
         if answer.refusal is None:
-            leg.accepted_at = self._parts.clock()
+            leg.accepted_at = now
             ticket.flight.accept()
             if self._parts.hedging is not None:
                 self._parts.hedging.watch(leg)
@@ -197,7 +199,12 @@ class Pump:
             ticket.flight.choices[choice].place = leg
         self.accounts.sent(ticket, now, waiting=len(self._queue) > 0)
         size = 0 if stream.info is None else stream.info.block_size
-        stream.send(leg.submission, leg, ticket.need(size).names)
+        names = ticket.need(size).names
+        if ticket.flight.journey is not None:
+            others = sum(each.ready for each in self._parts.streams.values()) - stream.ready
+            cached_blocks = stream.dispatch.index.match(names)
+            ticket.flight.journey.sent(leg, now, cached_blocks, others=others)
+        stream.send(leg.submission, leg, names)
 
     def _put_back(self, ticket: Ticket) -> None:
         """It was not taken: the same ticket waits again, before others of its tenant."""
@@ -214,9 +221,12 @@ class Pump:
 
     def _move(self, flight: Flight, choice: int, why: Move, avoid: str = "") -> None:
         """Let a choice go on elsewhere, after what has come of it."""
-        ticket = flight.next_ticket(choice, self._parts.clock())
+        now = self._parts.clock()
+        ticket = flight.next_ticket(choice, now)
         if ticket is None:
             return
+        if flight.journey is not None:
+            flight.journey.moved(why, choice, now)
         self._parts.metrics.moved[why] += 1
         ticket.avoid = avoid
         ticket.queue = self._queue
@@ -234,6 +244,8 @@ class Pump:
         losses[loss] = None
         lost = [replica_id for _, replica_id in losses]
         stranded = Stranded(lost, leg.ticket.tenant, reason, counts)
+        if leg.ticket.flight.journey is not None:
+            leg.ticket.flight.journey.lost(leg, reason, now)
         self._go_on(_Loss(leg, choices, stranded, now), now)
 
     def _go_on(self, loss: _Loss, now: float) -> None:

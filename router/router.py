@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import NoReturn
 
-from chairlift.cluster.config import RouterConfig
+from chairlift.cluster.config import RouterConfig, TelemetryConfig
 from chairlift.cluster.errors import (
     DeadlineExceeded,
     InvalidRequest,
@@ -24,6 +24,7 @@ from chairlift.cluster.errors import (
     Unavailable,
 )
 from chairlift.cluster.fairness import BURST, VirtualCounters
+from chairlift.cluster.tracing import Tracer
 from chairlift.router import placement
 from chairlift.router.accounts import Accounts
 from chairlift.router.admission import Admission, AdmissionLimits, Backlog
@@ -32,9 +33,11 @@ from chairlift.router.failover import Failover, Fate
 from chairlift.router.fair_queue import FairQueue
 from chairlift.router.flight import Flight, FlightSupport
 from chairlift.router.hedging import Hedging
+from chairlift.router.journey import start_journey
 from chairlift.router.metrics import RouterMetrics
 from chairlift.router.placement import Placement, ReplicaView
 from chairlift.router.pump import Pump, PumpParts
+from chairlift.router.recorder import Recorder, Reporter
 from chairlift.router.replica_stream import ReplicaStream, StreamTiming
 from chairlift.router.retry_budget import RetryBudget
 from chairlift.router.shared_use import SharedUse
@@ -61,6 +64,8 @@ class Router:
         id: of this process, among all routers.
         metrics: counts and latencies of all requests.
         share: what is told to other routers, and learnt from them.
+        reporter: makes what is told to the Hub.
+        tracer: of this process; None, as at the start, where nothing is traced.
     """
 
     def __init__(
@@ -71,6 +76,7 @@ class Router:
         model_name: str = "",
         clock: Callable[[], float] = time.monotonic,
         timing: StreamTiming | None = None,
+        telemetry: TelemetryConfig | None = None,
     ) -> None:
         """Start without members.
 
@@ -80,8 +86,11 @@ class Router:
             model_name: a label of the metrics.
             clock: monotonic seconds.
             timing: of the streams; None for what the settings say.
+            telemetry: what is recorded of requests; None for the defaults.
         """
         self.id = uuid.uuid4().hex
+        self.tracer: Tracer | None = None
+        self._model_name = model_name
         self._settings = settings
         self._clock = clock
         self._timing = timing or _stream_timing(settings)
@@ -100,15 +109,14 @@ class Router:
             counters, fair=settings.fair, promote_after_s=settings.promote_after_s
         )
         label = self.id[:8]
-        self.metrics = RouterMetrics(
-            model_name,
-            self.replicas,
-            router_id=label,
-            tenants=TenantMetrics(
-                {"model_name": model_name, "router": label}, self._queue, counters
-            ),
+        labels = {"model_name": model_name, "router": label}
+        tenants = TenantMetrics(labels, self._queue, counters)
+        self.metrics = RouterMetrics(model_name, self.replicas, router_id=label, tenants=tenants)
+        self._recorder = Recorder(self.metrics, telemetry or TelemetryConfig())
+        self.reporter = Reporter(
+            self.id, model_name, self._recorder, self._queue, self.replicas, clock
         )
-        self._support = FlightSupport(tokenizer, self.metrics, clock, self._ended)
+        self._support = FlightSupport(tokenizer, self._recorder, clock, self._ended)
         self._placement = Placement(
             settings.placement,
             look_ahead=settings.look_ahead,
@@ -157,8 +165,10 @@ class Router:
         deadline_s = ask.deadline_s
         if deadline_s is None:
             deadline_s = getattr(self._settings.deadlines, ask.request.priority.name.lower())
-        flight = Flight(ask, deadline_s, self._support)
-        self.metrics.started += 1
+        journey = None
+        if self.tracer is not None:
+            ask, journey = start_journey(self.tracer, self._model_name, ask, self._clock())
+        flight = Flight(ask, deadline_s, self._support, journey)
         self._open[flight] = False
         self._none_open.clear()
         ticket = flight.first_ticket()
@@ -167,6 +177,8 @@ class Router:
         except RequestError as error:
             flight.fail(error)
             raise
+        if journey is not None:
+            journey.admitted(ticket, self._clock())
         self._open[flight] = True
         self._pump.push(ticket)
         return flight
@@ -296,6 +308,7 @@ class Router:
                     stream.watch(now - last)
                 self._pump.tick(now, self._settings.wait_for_replica_s)
                 self._fail_late_ones(now)
+                self._recorder.tick(self._queue.backlogged(), now - last)
             except Exception:
                 logger.exception("housekeeping failed; it goes on")
             last = now

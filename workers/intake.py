@@ -19,7 +19,7 @@ from typing import Protocol
 from chairlift.cluster.protocol import Answer, Controls, Refusal, ReplicaInfo, Submission
 from chairlift.workers.sequence import Sequence, SequenceKey
 
-__all__ = ["Drained", "Intake", "Source"]
+__all__ = ["Drained", "Intake", "Source", "Watch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +75,25 @@ class Source(Protocol):
         """Let the loop end."""
 
 
+class Watch(Protocol):
+    """Looks on while sequences come and go; called in the engine's thread, must not block."""
+
+    def came(self, sequence: Sequence, traceparent: str) -> None:
+        """The engine has taken it in."""
+
+    def ended(self, keys: Iterable[SequenceKey]) -> None:
+        """Sequences have ended; what they came to is settled."""
+
+
 class Intake:
     """The ``Source`` that routers fill. Methods may be called from any thread and do not block.
 
     ``drain``, ``wait``, ``end`` and ``open_keys`` are for the engine's thread.
     """
 
-    def __init__(self, info: ReplicaInfo) -> None:
+    def __init__(self, info: ReplicaInfo, watch: Watch | None = None) -> None:
         self._info = info
+        self._watch = watch
         self._lock = threading.Lock()
         self._something_came = threading.Event()
         self._closed = False
@@ -184,6 +195,9 @@ class Intake:
 
     def end(self, keys: Iterable[SequenceKey]) -> None:
         """Take note that sequences have ended; each is reported once."""
+        keys = tuple(keys)
+        if self._watch is not None:
+            self._watch.ended(keys)
         with self._lock:
             for key in keys:
                 self._num_open -= 1
@@ -207,7 +221,7 @@ class Intake:
     def _build(self, origin: int, submission: Submission) -> Iterator[Sequence]:
         request = submission.request
         for choice in range(request.n):
-            yield Sequence(
+            sequence = Sequence(
                 key=SequenceKey(origin, submission.handle + choice),
                 request_id=request.id,
                 tenant=request.tenant,
@@ -220,6 +234,9 @@ class Intake:
                 priority=request.priority,
                 weight=request.weight,
             )
+            if self._watch is not None:
+                self._watch.came(sequence, request.traceparent)
+            yield sequence
 
 
 def _fault(submission: Submission, info: ReplicaInfo) -> tuple[Refusal, str] | None:

@@ -19,6 +19,7 @@ from chairlift.cluster.config import ServiceConfig
 from chairlift.cluster.model_files import read_spec, resolve_model
 from chairlift.cluster.model_spec import ModelSpec
 from chairlift.cluster.protocol import ReplicaInfo
+from chairlift.cluster.tracing import start_tracing
 from chairlift.workers.block_pool import BlockPool
 from chairlift.workers.engine import Engine
 from chairlift.workers.intake import Intake, Source
@@ -31,6 +32,7 @@ from chairlift.workers.sequence import Runner
 from chairlift.workers.server import WorkerServer
 from chairlift.workers.simulated_runner import SimulatedRunner
 from chairlift.workers.snapshot import describe
+from chairlift.workers.visits import Visits
 
 if TYPE_CHECKING:  # it imports torch, which a simulated replica does without
     from chairlift.workers.tensor_parallel import Group, Rendezvous
@@ -78,6 +80,7 @@ class Replica:
         self._rendezvous = rendezvous
         self._group: Group | None = None
         self._server: WorkerServer | None = None
+        self._visits: Visits | None = None
 
     def build(self) -> None:
         """Meet the other ranks, read the weights, lay out the KV cache, warm up.
@@ -104,8 +107,13 @@ class Replica:
             following = FollowerIntake(self._group)
             self._engine = Engine(scheduler, runner, following, lambda output: None)
             return
-        self._intake = Intake(info)
-        self._server = WorkerServer(info, self._intake, step_age=lambda: self._engine.stuck_for())
+        tracer = start_tracing(config.tracing, self._replica_id)
+        if tracer is not None:
+            self._visits = Visits(tracer, self._replica_id, lambda: self._engine.load.step)
+        self._intake = Intake(info, self._visits)
+        self._server = WorkerServer(
+            info, self._intake, step_age=lambda: self._engine.stuck_for(), visits=self._visits
+        )
         source: Source = self._intake
         if self._group is not None:
             source = LeadingIntake(self._intake, self._group)
@@ -159,6 +167,8 @@ class Replica:
         await asyncio.to_thread(self._thread.join, JOIN_TIMEOUT_S)
         if self._server is not None:
             await self._server.stop()
+        if self._visits is not None:
+            await asyncio.to_thread(self._visits.close)
         if self._group is not None:
             self._group.close()
 

@@ -36,6 +36,7 @@ from chairlift.cluster.protocol import (
 from chairlift.workers.engine import StepOutput
 from chairlift.workers.intake import Intake
 from chairlift.workers.outbox import Outbox
+from chairlift.workers.visits import Visits
 
 __all__ = ["WorkerServer"]
 
@@ -74,6 +75,7 @@ class WorkerServer(pb_grpc.WorkerServicer):
         *,
         step_age: Callable[[], float] = lambda: 0.0,
         heartbeat_s: float = 0.25,
+        visits: Visits | None = None,
     ) -> None:
         """Serve what ``info`` says.
 
@@ -82,11 +84,13 @@ class WorkerServer(pb_grpc.WorkerServicer):
             intake: takes what routers send.
             step_age: seconds that the present step has taken so far.
             heartbeat_s: every stream gets a new load report at least this often.
+            visits: what is to be traced; None where nothing is.
         """
         self._info = info
         self._intake = intake
         self._step_age = step_age
         self._heartbeat_s = heartbeat_s
+        self._visits = visits
         self._load = LoadReport(blocks_total=info.blocks_total, routers=0)
         self._names: set[int] = set()
         self._draining = False
@@ -206,6 +210,8 @@ class WorkerServer(pb_grpc.WorkerServicer):
         while True:
             await asyncio.sleep(self._heartbeat_s)
             self._announce()
+            if self._visits is not None:
+                self._visits.tell()
 
     def _announce(self) -> None:
         """Let every stream have a new load report."""

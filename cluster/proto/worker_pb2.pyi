@@ -27,7 +27,7 @@ class Hello(_message.Message):
     def __init__(self, router_id: _Optional[str] = ..., protocol_version: _Optional[int] = ...) -> None: ...
 
 class Submit(_message.Message):
-    __slots__ = ("handle", "request_id", "tenant", "prompt", "sampling", "n", "cache_salt", "priority", "weight", "choice", "output")
+    __slots__ = ("handle", "request_id", "tenant", "prompt", "sampling", "n", "cache_salt", "priority", "weight", "choice", "output", "traceparent")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +39,7 @@ class Submit(_message.Message):
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     CHOICE_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     handle: int
     request_id: str
     tenant: str
@@ -50,7 +51,8 @@ class Submit(_message.Message):
     weight: float
     choice: int
     output: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, handle: _Optional[int] = ..., request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., prompt: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., n: _Optional[int] = ..., cache_salt: _Optional[str] = ..., priority: _Optional[int] = ..., weight: _Optional[float] = ..., choice: _Optional[int] = ..., output: _Optional[_Iterable[int]] = ...) -> None: ...
+    traceparent: str
+    def __init__(self, handle: _Optional[int] = ..., request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., prompt: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., n: _Optional[int] = ..., cache_salt: _Optional[str] = ..., priority: _Optional[int] = ..., weight: _Optional[float] = ..., choice: _Optional[int] = ..., output: _Optional[_Iterable[int]] = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class Sampling(_message.Message):
     __slots__ = ("max_tokens", "seed", "temperature", "top_p", "top_k", "min_p", "stop_token_ids", "ignore_eos", "min_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty", "bias_tokens", "bias_values", "allowed_token_ids", "logprobs", "prompt_logprobs")

@@ -12,6 +12,7 @@ import grpc
 
 from chairlift.cluster.proto import worker_pb2 as pb
 from chairlift.cluster.protocol import Controls, LoadReport, ReplicaInfo
+from chairlift.cluster.tracing import Tracer
 from chairlift.workers.block_pool import BlockPool
 from chairlift.workers.engine import Engine
 from chairlift.workers.fake_runner import FakeRunner
@@ -21,6 +22,7 @@ from chairlift.workers.replica import hand_over
 from chairlift.workers.scheduler import Scheduler
 from chairlift.workers.sequence import StepPlan
 from chairlift.workers.server import WorkerServer
+from chairlift.workers.visits import Visits
 from support.engines import replica_info
 
 
@@ -135,14 +137,22 @@ async def fake_replica(
     token_budget: int = 64,
     heartbeat_s: float = 0.25,
     step_s: float = 0.0,
+    tracer: Tracer | None = None,
     **facts,
 ) -> AsyncIterator[FakeReplica]:
     """A replica that runs; at the end it must have nothing open."""
     info = replica_info(**facts)
     gate = Gate(step_s)
-    intake = Intake(info)
+    visits = None
+    if tracer is not None:
+        visits = Visits(tracer, info.replica_id, lambda: engine.load.step)
+    intake = Intake(info, visits)
     server = BreakableServer(
-        info, intake, step_age=lambda: engine.stuck_for(), heartbeat_s=heartbeat_s
+        info,
+        intake,
+        step_age=lambda: engine.stuck_for(),
+        heartbeat_s=heartbeat_s,
+        visits=visits,
     )
     controls = Controls(max_sequences=info.max_sequences, token_budget=token_budget)
     scheduler = Scheduler(BlockPool(info.blocks_total, info.block_size), controls, eos)

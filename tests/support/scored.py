@@ -6,10 +6,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from chairlift.cluster.config_sections import TelemetryConfig
 from chairlift.cluster.protocol import Delta, FinishReason, Request, SamplingParams, TokenLogprobs
 from chairlift.router.ask import Ask
 from chairlift.router.flight import Flight, FlightSupport
 from chairlift.router.metrics import RouterMetrics
+from chairlift.router.recorder import Recorder
 from support.fake_tokenizer import FakeTokenizer
 
 Script = Callable[[Request], Iterable[Sequence[Delta]]]
@@ -79,7 +81,7 @@ def scripted_flight(
     """A flight that a replica has accepted, and that waits for ``tell``."""
     support = FlightSupport(
         tokenizer or FakeTokenizer(),
-        RouterMetrics("", lambda: []),
+        Recorder(RouterMetrics("", lambda: []), TelemetryConfig()),
         time.monotonic,
         lambda flight: None,
     )

@@ -75,6 +75,7 @@ block_events = st.none() | st.builds(BlockEvents, st.booleans(), names, names)
         cache_salt=st.text(),
         priority=st.sampled_from(Priority),
         weight=st.floats(0.0625, 100, width=32),
+        traceparent=st.text(),
     ),
     st.integers(0, 127),
 )

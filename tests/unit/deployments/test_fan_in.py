@@ -1,4 +1,5 @@
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -46,6 +47,25 @@ def test_every_choice_is_told_whole_and_usage_is_the_sum(prompts, n):
     assert usage == Usage(sum(range(1, prompts + 1)), 5 * prompts * n)
     assert [flight.ask.stop for flight in router.flights] == [("END",)] * prompts
     router.check_idle()
+
+
+@pytest.mark.parametrize("mine", ["", "the client's"])
+def test_prompts_share_one_trace(mine):
+    class TracingRouter(FakeRouter):
+        def submit(self, ask):
+            flight = super().submit(ask)
+            flight.request = replace(ask.request, traceparent=f"under {ask.request.traceparent!r}")
+            return flight
+
+    async def main():
+        router, several = TracingRouter(), generation(3)
+        requests = tuple(replace(each, traceparent=mine) for each in several.requests)
+        async with take_off(router, replace(several, requests=requests)) as flights:
+            assert flights.traceparent == f"under {mine!r}"
+        asked = [flight.ask.request.traceparent for flight in router.flights]
+        assert asked == [mine, *[mine or flights.traceparent] * 2]
+
+    asyncio.run(main())
 
 
 def test_choices_are_numbered_prompt_by_prompt():

@@ -100,7 +100,7 @@ def test_work_that_was_under_way_goes_before_all_in_order_of_coming():
     queue, _ = queue_of(item)
     queue.push_first(one)
     queue.push_first(two)
-    assert queue.backlogged() == ["t"] and queue.queued_of("t") == 1
+    assert list(queue.backlogged()) == ["t"] and queue.queued_of("t") == 1
     assert len(queue) == 3
     assert served(queue) == [one, two, item]
 
@@ -137,7 +137,7 @@ def test_memory_is_bounded_by_what_waits():
         queue.push(item)
         queue.remove(item)
     assert len(queue._alarms) < 100
-    assert queue.backlogged() == ["stays"]
+    assert list(queue.backlogged()) == ["stays"]
 
 
 def test_ahead_of_a_newcomer_are_higher_classes_and_its_share_of_its_own():
