@@ -64,6 +64,7 @@ class LazyTensor(torch.Tensor):
 
     cuda: LazyCuda
 
+    # The stubs say that a copy gives the caller's own type, of which they know no subclass.
     def copy_(self, source: torch.Tensor, non_blocking: bool = False) -> LazyTensor:  # type: ignore[override]
         target, plain = self.as_subclass(torch.Tensor), source.as_subclass(torch.Tensor)
 
