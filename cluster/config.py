@@ -20,6 +20,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 from chairlift.cluster.config_sections import (
     Bytes,
     EngineConfig,
+    GuardConfig,
     HttpConfig,
     ModelSource,
     RayConfig,
@@ -30,13 +31,16 @@ from chairlift.cluster.config_sections import (
     TenantName,
     TracingConfig,
     WorkersConfig,
+    check_owners,
     parse_bytes,
 )
 from chairlift.cluster.errors import ConfigError
+from chairlift.cluster.guard_state import Mode
 from chairlift.cluster.tenants import ANONYMOUS, Tenants
 
 __all__ = [
     "EngineConfig",
+    "GuardConfig",
     "HttpConfig",
     "LedgerConfig",
     "ModelSource",
@@ -84,6 +88,7 @@ class ServiceConfig(Section):
     workers: WorkersConfig = WorkersConfig()
     ledger: LedgerConfig = LedgerConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
+    guard: GuardConfig = GuardConfig()
     tracing: TracingConfig = TracingConfig()
     ray: RayConfig = RayConfig()
     tenants: dict[TenantName, TenantConfig] = Field(default_factory=dict)
@@ -92,12 +97,13 @@ class ServiceConfig(Section):
     @field_validator("tenants")
     @classmethod
     def _check_keys(cls, tenants: dict[str, TenantConfig]) -> dict[str, TenantConfig]:
-        owners: dict[str, str] = {}
-        for name, tenant in tenants.items():
-            for key in tenant.keys:
-                if (owner := owners.setdefault(key, name)) != name:
-                    raise ValueError(f"{owner} and {name} have a key in common")
+        check_owners({name: tenant.keys for name, tenant in tenants.items()})
         return tenants
+
+    @property
+    def guard_mode(self) -> Mode:
+        """Without telemetry there is nothing to judge from."""
+        return self.guard.mode if self.telemetry.enabled else Mode.OFF
 
     def who_is_served(self) -> Tenants:
         """The tenants, found by their keys."""
@@ -180,7 +186,8 @@ def _one_line(error: ValidationError) -> str:
         nearest = difflib.get_close_matches(location[-1], _known_keys(location[:-1]), n=1, cutoff=0)
         return f"{path}: unknown setting; did you mean {'.'.join([*location[:-1], *nearest])}?"
     message = fault["msg"].removeprefix("Value error, ")
-    if location[0] == "tenants" and ("keys" in location or fault["type"] == "value_error"):
+    of_keys = "keys" in location or fault["type"] == "value_error"
+    if (location[0] == "tenants" and of_keys) or location[:2] == ["guard", "operators"]:
         return f"{path}: {message}"  # about keys, which nobody wants to see in a log
     return f"{path}: {message} (got {fault['input']!r})"
 

@@ -6,6 +6,7 @@ Knows neither files nor flags nor the environment (``cluster.config``).
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal
 
 from pydantic import (
@@ -15,14 +16,17 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
+    field_validator,
 )
 
+from chairlift.cluster.guard_state import Mode
 from chairlift.cluster.protocol import Batching, Controls, Priority
 from chairlift.cluster.tenants import Tenant
 
 __all__ = [
     "Bytes",
     "EngineConfig",
+    "GuardConfig",
     "HttpConfig",
     "ModelSource",
     "RayConfig",
@@ -33,6 +37,7 @@ __all__ = [
     "TenantName",
     "TracingConfig",
     "WorkersConfig",
+    "check_owners",
     "parse_bytes",
 ]
 
@@ -56,6 +61,20 @@ def _hash_of_key(value: str) -> str:
     if not re.fullmatch("sha256:[0-9a-f]{64}", value):
         raise ValueError("expected sha256: and 64 hexadecimal digits, as `chairlift key` prints it")
     return value
+
+
+def check_owners(keys: Mapping[str, Iterable[str]]) -> None:
+    """Raises ValueError where two names have the hash of one key."""
+    owners: dict[str, str] = {}
+    for name, hashes in keys.items():
+        for each in hashes:
+            if (owner := owners.setdefault(each, name)) != name:
+                raise ValueError(f"{owner} and {name} have a key in common")
+
+
+def _mode(value: object) -> object:
+    """YAML reads a bare ``off`` as false."""
+    return Mode.OFF if value is False else value
 
 
 TenantName = Annotated[str, StringConstraints(pattern="^[A-Za-z0-9_-]{1,64}$")]
@@ -234,7 +253,7 @@ class TracingConfig(Section):
 
     endpoint: Annotated[str, StringConstraints(pattern="^https?://[^/]+")] | None = None
     """Of a collector that takes OTLP over HTTP, such as ``http://localhost:4318``; without one
-    nothing is traced."""
+    nothing is traced, and metrics are only where they are asked for."""
     sample: Annotated[float, Field(ge=0, le=1)] = 1.0
     """Share of the traces that are recorded, where the client does not say."""
     service_name: Annotated[str, Field(min_length=1)] = "chairlift"
@@ -253,6 +272,25 @@ class TelemetryConfig(Section):
     """In whatever currency; None where cost is of no interest."""
     tenants: Annotated[int, Field(ge=1, le=256)] = 32
     """Told apart at most, those that were served most; the others are counted together."""
+
+
+class GuardConfig(Section):
+    """What watches over the service, and who may act by hand (docs/operations.md)."""
+
+    mode: Annotated[Mode, BeforeValidator(_mode)] = Mode.ACT
+    """``shadow`` only says what it would do; without telemetry it is ``off`` in any case."""
+    file: str | None = None
+    """YAML with thresholds, owners and webhooks; by default ``cluster/guard.yaml``."""
+    operators: dict[TenantName, tuple[Annotated[str, AfterValidator(_hash_of_key)], ...]] = Field(
+        default_factory=dict
+    )
+    """Hashes of their keys, by name; without any, whoever is on this machine may act."""
+
+    @field_validator("operators")
+    @classmethod
+    def _check_keys(cls, operators: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        check_owners(operators)
+        return operators
 
 
 class RayConfig(Section):

@@ -12,6 +12,7 @@ knows neither protocol beyond those numbers and names.
         ├── InvalidRequest           400  the client must change the request (names the field)
         │   └── UnsupportedParameter 400  known to the API, not offered by this server
         ├── Unauthorized             401  no API key, or an unknown one
+        ├── Forbidden                403  not from there; a key would not help
         ├── NotFound                 404  no such model or path
         ├── MethodNotAllowed         405
         ├── BodyTimeout              408  the body arrived too slowly
@@ -37,6 +38,7 @@ __all__ = [
     "ChairliftError",
     "ConfigError",
     "DeadlineExceeded",
+    "Forbidden",
     "InternalError",
     "InvalidRequest",
     "LedgerError",
@@ -131,6 +133,15 @@ class Unauthorized(RequestError):
     grpc_status = "UNAUTHENTICATED"
     kind = "authentication_error"
     default_code = "missing_api_key"
+
+
+class Forbidden(RequestError):
+    """Whoever asks may not do this, and a key would not help."""
+
+    http_status = 403
+    grpc_status = "PERMISSION_DENIED"
+    kind = "permission_error"
+    default_code = "forbidden"
 
 
 class NotFound(RequestError):

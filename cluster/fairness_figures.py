@@ -17,10 +17,16 @@ from chairlift.cluster.sketch import Sketch
 from chairlift.cluster.telemetry import OTHERS
 from chairlift.cluster.windows import Window
 
-__all__ = ["BACKLOGGED", "BatchShape", "Fairness", "fairness", "jain", "slowdown_ratio"]
+__all__ = [
+    *("BACKLOGGED", "BatchShape", "Fairness", "bystanders", "fairness", "jain"),
+    "slowdown_ratio",
+]
 
 BACKLOGGED = 0.9
 """Who waited for this share of a window was backlogged throughout; routers look but so often."""
+
+SELF_MADE = 0.1
+"""Who waited for this share of a window, and was served no less than the mean, waits for itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,3 +127,27 @@ def slowdown_ratio(slowdowns: Iterable[float]) -> float | None:
     """The worst over the median."""
     values = list(slowdowns)
     return max(values) / statistics.median(values) if len(values) > 1 else None
+
+
+def bystanders(window: Window, weights: Mapping[str, float], least: int) -> dict[str, float]:
+    """The p99 slowdown of tenants that have not made it themselves.
+
+    A tenant that always has something waiting, and yet gets as much of the service as the mean of
+    all, is in its own way. Only tenants that are known by name and weight, and of which at least so
+    many requests finished.
+    """
+    weighted: dict[str, float] = {}
+    slowdown: dict[str, Sketch] = {}
+    for (tenant, _, _), tally in window.bucket.items():
+        if tenant != OTHERS and tenant in weights:
+            served = tally.service / weights[tenant]
+            weighted[tenant] = weighted.get(tenant, 0.0) + served
+            slowdown.setdefault(tenant, Sketch()).merge(tally.slowdown)
+    mean = sum(weighted.values()) / max(len(weighted), 1)
+    found = {}
+    for tenant, sketch in slowdown.items():
+        waited = window.backlogged_s.get(tenant, 0.0) >= SELF_MADE * window.span_s
+        p99 = sketch.quantile(0.99)
+        if p99 is not None and sketch.count >= least and not (waited and weighted[tenant] >= mean):
+            found[tenant] = p99
+    return found

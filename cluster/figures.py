@@ -7,20 +7,20 @@ never 0. All figures are plain dataclasses, so ``dataclasses.asdict`` makes them
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from chairlift.cluster.fairness_figures import BatchShape, Fairness, fairness
-from chairlift.cluster.protocol import LoadReport
+from chairlift.cluster.replica_figures import ReplicaFigures, replica_figures
 from chairlift.cluster.sketch import Sketch
-from chairlift.cluster.telemetry import Bucket, ReplicaState, Report, Series, Tally
+from chairlift.cluster.telemetry import Bucket, Failure, Report, Series, Tally
 from chairlift.cluster.windows import SPANS, Fold, Window
 
 __all__ = [
     "Figures",
     "FiguresSettings",
     "Latency",
+    "PlaceFigures",
     "QueueFigures",
-    "ReplicaFigures",
     "RequestFigures",
     "Targets",
     "Totals",
@@ -107,6 +107,23 @@ class RequestFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class PlaceFigures:
+    """What became of requests at one replica in one window.
+
+    Attributes:
+        sent: to it, each time; some go on elsewhere.
+        finished: that ended well there.
+        failed: that were lost there, whether they went on elsewhere or not.
+        ttft_s: from arrival to the first token, of requests whose first token came from there.
+    """
+
+    sent: int
+    finished: int
+    failed: int
+    ttft_s: Latency
+
+
+@dataclass(frozen=True, slots=True)
 class WindowFigures:
     """Of one window.
 
@@ -114,6 +131,8 @@ class WindowFigures:
         span_s: its length in seconds, less than its name says by the window's resolution at most.
         all, tenants, classes, lengths: of all requests, and by tenant, priority class and
             prompt-length class.
+        models: by model; where there are several, without what routers did that have long gone.
+        replicas: by id.
         fairness: among the tenants.
         cost_per_met: price of all live replicas in that time over the requests that met their
             targets; None without a price, without such requests, or if no replica is live.
@@ -124,33 +143,10 @@ class WindowFigures:
     tenants: dict[str, RequestFigures]
     classes: dict[str, RequestFigures]
     lengths: dict[str, RequestFigures]
+    models: dict[str, RequestFigures]
+    replicas: dict[str, PlaceFigures]
     fairness: Fairness
     cost_per_met: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaFigures:
-    """A replica now, by its newest load report; all None but ``live`` while there is none.
-
-    Attributes:
-        live: a router can send it requests.
-        age_s: of the report.
-        running, waiting: sequences with and without a seat; ``seats``: how many there are.
-        kv_use: share of the KV cache's blocks that are used.
-        preemptions: since the replica started.
-        prefix_hit_share: of prompt tokens that were looked up, since it started.
-        draining: it takes no requests any more.
-    """
-
-    live: bool
-    age_s: float | None
-    running: int | None
-    waiting: int | None
-    seats: int | None
-    kv_use: float | None
-    preemptions: int | None
-    prefix_hit_share: float | None
-    draining: bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +193,8 @@ class Figures:
         replicas: by id; what present routers say of them.
         queues: by tenant.
         oldest_waiting_s: age of the request that waits longest; None if none waits.
+        failures: requests that failed or were turned away, the newest first; not all of them.
+        failure_reasons: how many were since each router started, by the error's code.
     """
 
     at: float
@@ -208,34 +206,43 @@ class Figures:
     queues: dict[str, QueueFigures]
     oldest_waiting_s: float | None
     totals: Totals
+    failures: tuple[Failure, ...]
+    failure_reasons: dict[str, int]
 
 
 def figures(fold: Fold, settings: FiguresSettings, now: float) -> Figures:
     """The figures of this moment; ``now``: seconds of the wall clock."""
     present = fold.present(now)
-    replicas = _replicas(present)
+    replicas = replica_figures(present)
     live = sum(replica.live for replica in replicas.values())
     weights = fold.weights()
     queues = _queues(present)
+    models = tuple(sorted({report.model for report, _ in present}))
     ages = [queue.oldest_s for queue in queues.values() if queue.oldest_s is not None]
     return Figures(
         at=now,
-        models=tuple(sorted({report.model for report, _ in present})),
+        models=models,
         routers=len(present),
         targets=settings.targets,
         windows={
-            name: _window(fold.window(span_s, now), settings, weights, live)
+            name: _window(fold.window(span_s, now), settings, weights, live, models)
             for name, span_s in SPANS.items()
         },
         replicas=replicas,
         queues=queues,
         oldest_waiting_s=max(ages, default=None),
         totals=_totals(fold, present, now),
+        failures=tuple(reversed(fold.failures)),
+        failure_reasons=dict(sorted(fold.reasons().items())),
     )
 
 
 def _window(
-    window: Window, settings: FiguresSettings, weights: dict[str, float], live: int
+    window: Window,
+    settings: FiguresSettings,
+    weights: dict[str, float],
+    live: int,
+    models: tuple[str, ...],
 ) -> WindowFigures:
     def by(key: Callable[[Series], str]) -> dict[str, RequestFigures]:
         groups: dict[str, list[Tally]] = {}
@@ -244,6 +251,9 @@ def _window(
         return {name: _requests(groups[name], window.span_s) for name in sorted(groups)}
 
     everything = _requests(window.bucket.values(), window.span_s)
+    by_model = {name: _requests([each], window.span_s) for name, each in window.models.items()}
+    if not by_model and len(models) == 1:
+        by_model = {models[0]: everything}
     cost = None
     if settings.price_per_replica_hour is not None and everything.met and live:
         hours = live * window.span_s / 3600
@@ -254,9 +264,15 @@ def _window(
         tenants=by(lambda series: series.tenant),
         classes=by(lambda series: series.priority),
         lengths=by(lambda series: series.length),
+        models=by_model,
+        replicas={name: _place(window.places[name]) for name in sorted(window.places)},
         fairness=fairness(window, weights, settings.shape),
         cost_per_met=cost,
     )
+
+
+def _place(tally: Tally) -> PlaceFigures:
+    return PlaceFigures(tally.started, tally.finished, tally.failed, _latency(tally.first_token))
 
 
 def _requests(tallies: Iterable[Tally], span_s: int) -> RequestFigures:
@@ -295,45 +311,6 @@ def _latency(sketch: Sketch) -> Latency:
 
 def _share(part: float, whole: float) -> float | None:
     return part / whole if whole else None
-
-
-def _replicas(present: list[tuple[Report, float]]) -> dict[str, ReplicaFigures]:
-    """Each as the router knows it that has its newest report; live if any router says so."""
-    seen: dict[str, list[ReplicaState]] = {}
-    for report, silent_s in present:
-        for replica_id, state in report.replicas.items():
-            age_s = None if state.age_s is None else state.age_s + silent_s
-            seen.setdefault(replica_id, []).append(replace(state, age_s=age_s))
-    return {replica_id: _replica(seen[replica_id]) for replica_id in sorted(seen)}
-
-
-def _replica(states: list[ReplicaState]) -> ReplicaFigures:
-    live = any(state.live for state in states)
-    seats = max((state.seats for state in states if state.seats is not None), default=None)
-    known = [
-        (state.load, state.age_s)
-        for state in states
-        if state.load is not None and state.age_s is not None
-    ]
-    if not known:
-        return ReplicaFigures(live, None, None, None, seats, None, None, None, None)
-    load, age_s = max(known, key=_newness)
-    return ReplicaFigures(
-        live=live,
-        age_s=age_s,
-        running=load.running,
-        waiting=load.waiting,
-        seats=seats,
-        kv_use=_share(load.blocks_used, load.blocks_total),
-        preemptions=load.preemptions,
-        prefix_hit_share=_share(load.cache_hits, load.cache_queries),
-        draining=load.draining,
-    )
-
-
-def _newness(known: tuple[LoadReport, float]) -> tuple[int, float]:
-    load, age_s = known
-    return load.stamp, -age_s
 
 
 def _queues(present: list[tuple[Report, float]]) -> dict[str, QueueFigures]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 __all__ = [
+    "ENDLESS",
     "PROTOCOL_VERSION",
     "Answer",
     "Batching",
@@ -33,6 +34,9 @@ __all__ = [
 ]
 
 PROTOCOL_VERSION = 2
+
+ENDLESS = 2**31
+"""In place of a number of steps that is not bounded."""
 
 
 class FinishReason(enum.IntEnum):
@@ -180,6 +184,13 @@ class LoadReport(NamedTuple):
         freeing: seats that are certain to be free after the next step, for their sequences reach
             their last token with it.
         draining: it takes no requests any more, and hands over those that it has.
+        steps_saturated: steps since the start after which somebody had to wait for want of seats,
+            blocks or tokens.
+        tokens_recomputed: of ``tokens_computed``, those that had been computed before.
+        step_s, predicted_s: what steps took since the start, and what they should have taken by
+            the pace of the thousand before; only steps for which that was known.
+        steps_left: steps until the KV cache is full if nobody ends before; ``ENDLESS`` where all
+            that runs fits at its greatest length.
     """
 
     step: int = 0
@@ -198,6 +209,11 @@ class LoadReport(NamedTuple):
     routers: int = 1
     draining: bool = False
     freeing: int = 0
+    steps_saturated: int = 0
+    tokens_recomputed: int = 0
+    step_s: float = 0.0
+    predicted_s: float = 0.0
+    steps_left: int = ENDLESS
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +309,17 @@ class Controls:
     ``by_person`` says who set them: a person, or software such as a policy or a configuration.
     Without ``fair``, waiting sequences are served in order of arrival alone, whoever their tenant
     is; priorities still hold.
+
+    Attributes:
+        token_budget, max_sequences: of each replica.
+        reserve: a sequence is admitted to a seat only if blocks for its greatest length are free,
+            so that nobody is preempted.
+        hedging: routers may compute twice what does not start, where they are configured to.
+        affinity: routers may prefer replicas that have a prompt's prefix; else the least loaded.
+        lowest: class of the requests that are let in at least; lower ones are refused.
+        demote_late: who waits longer than the target for first tokens goes after all who do not.
+        admit: share of each tenant's requests that is let in.
+        reason: why they are as they are, in one line of 200 characters at most.
     """
 
     version: int = 0
@@ -301,3 +328,10 @@ class Controls:
     max_sequences: int = 32
     by_person: bool = False
     fair: bool = True
+    reserve: bool = False
+    hedging: bool = True
+    affinity: bool = True
+    lowest: Priority = Priority.BATCH
+    demote_late: bool = False
+    admit: float = 1.0
+    reason: str = ""

@@ -10,10 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
+from chairlift.cluster.guard_state import GuardState
 from chairlift.cluster.protocol import LoadReport
 from chairlift.cluster.sketch import Sketch
 
-__all__ = ["OTHERS", "Bucket", "ReplicaState", "Report", "Series", "Tally", "length_class"]
+__all__ = [
+    *("OTHERS", "Bucket", "Failure", "History", "ReplicaState", "Reply", "Report", "Series"),
+    *("Tally", "length_class"),
+]
 
 OTHERS = "(others)"
 """In place of the tenants that are too many to be told apart."""
@@ -43,6 +47,7 @@ class Tally:
 
     Attributes:
         started: and every one of them ends as exactly one of the next four.
+        choices: of those that started, all together.
         met: finished ones that kept both latency targets.
         prompt_tokens, cached_tokens: of requests whose first token came; the latter from the cache.
         output_tokens: that came; ``on_time``: those of them that came by arrival + TTFT target +
@@ -50,6 +55,8 @@ class Tally:
         service: charged, in the units of ``cluster.fairness``.
         backlogged_s: time in which the tenant had something waiting in the router; counted once, in
             whichever of the tenant's series.
+        spent_s: from start to end, of all that ended; ``placed_s``: of finished ones, from when
+            they were sent to a replica.
         first_token, queue_wait, duration: seconds; of requests whose first token came, that were
             sent to a replica, that finished.
         inter_token: seconds between tokens of a choice, each token counted.
@@ -61,6 +68,7 @@ class Tally:
     cancelled: int = 0
     rejected: int = 0
     failed: int = 0
+    choices: int = 0
     met: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -68,6 +76,8 @@ class Tally:
     on_time: int = 0
     service: float = 0.0
     backlogged_s: float = 0.0
+    spent_s: float = 0.0
+    placed_s: float = 0.0
     first_token: Sketch = field(default_factory=Sketch)
     queue_wait: Sketch = field(default_factory=Sketch)
     duration: Sketch = field(default_factory=Sketch)
@@ -96,6 +106,35 @@ Bucket = dict[Series, Tally]
 """Some time's tallies."""
 
 
+class History(NamedTuple):
+    """Tallies after a second, as a ``Report`` carries them; no two buckets overlap."""
+
+    after: int
+    seconds: dict[int, Bucket]
+    tens: dict[int, Bucket]
+    minutes: dict[int, Bucket]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A request that was turned away or broke.
+
+    Attributes:
+        at: second of the wall clock.
+        reason: the error's code.
+        request_id: what its client knows it by, cut short if it is long.
+        replica_id: where it was last sent; "" if nowhere.
+        rejected: nothing of it was begun.
+    """
+
+    at: int
+    tenant: str
+    reason: str
+    request_id: str
+    replica_id: str
+    rejected: bool
+
+
 @dataclass(frozen=True, slots=True)
 class ReplicaState:
     """A replica as one router sees it.
@@ -105,12 +144,14 @@ class ReplicaState:
         age_s: of the load report, None while there is none.
         live: requests can be sent to it.
         seats: sequences that run at once at the most; None where that is not known.
+        open_sequences: that the router has there, by its own count; None where it has none.
     """
 
     load: LoadReport | None
     age_s: float | None
     live: bool
     seats: int | None = None
+    open_sequences: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +172,15 @@ class Report:
         after: the last second that the Hub has acknowledged, on which ``seconds``, ``tens`` and
             ``minutes`` follow; -1 if they are all there is.
         open: requests that have started and not ended, counted by themselves; None if they are not.
+        open_s: what ``open`` adds up to over time, in request-seconds since the router started.
+        open_age_s: since their start, of all that are open together; None if that is not known.
+        places: tallies by replica, in series that have its id for a tenant and nothing else; here
+            each request counts as started wherever it was sent, as failed where it was lost, and
+            its end where it was last.
+        failures: the newest ones, those that the Hub has not acknowledged, oldest first.
+        reasons: how many failed or were turned away since the router started, by the error's code.
+        guard_version: of the Guard's state that the router obeys; 0 for none.
+        guard: that state, told to a Hub that knows nothing.
     """
 
     router_id: str
@@ -145,3 +195,23 @@ class Report:
     replicas: dict[str, ReplicaState]
     after: int = -1
     open: int | None = None
+    open_s: float = 0.0
+    open_age_s: float | None = None
+    places: History = field(default_factory=lambda: History(-1, {}, {}, {}))
+    failures: tuple[Failure, ...] = ()
+    reasons: dict[str, int] = field(default_factory=dict)
+    guard_version: int = 0
+    guard: GuardState | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The Hub's word on a report.
+
+    Attributes:
+        acknowledged: the second after which the next report goes on; -1: that says everything.
+        guard: the Guard's state, where the router has an older one; else None.
+    """
+
+    acknowledged: int
+    guard: GuardState | None = None

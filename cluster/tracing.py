@@ -1,6 +1,6 @@
 """The spans of one process, and their way to a collector.
 
-Owns the OpenTelemetry SDK: nothing else imports it, and nothing does while no endpoint is
+Owns what a trace is made with. The OpenTelemetry SDK is loaded only where an endpoint is
 configured. Spans are made when what they tell of is over, from times that were noted on the way, so
 a trace costs nothing while its tokens flow. A thread of the SDK's sends them in batches; its queue
 is bounded, what does not fit is dropped, and a collector that does not answer harms nobody.
@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from chairlift.cluster import otlp
 from chairlift.cluster.config_sections import TracingConfig
 from chairlift.cluster.traceparent import TraceParent
 
@@ -37,7 +38,6 @@ MAX_QUEUED = 4096
 """Spans that wait to be sent; further ones push the oldest out."""
 MAX_BATCH = 512
 SEND_EVERY_MS = 1000
-SEND_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 2.0
 
 
@@ -133,17 +133,15 @@ def start_tracing(
     """
     if config.endpoint is None:
         return None
-    from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
     from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
-    resource = Resource.create(
-        {"service.name": config.service_name, "service.instance.id": instance}
-    )
     # No thread of the SDK's may keep a process from its end.
     provider = TracerProvider(
-        ParentBased(TraceIdRatioBased(config.sample)), resource, shutdown_on_exit=False
+        ParentBased(TraceIdRatioBased(config.sample)),
+        otlp.resource(config.service_name, instance),
+        shutdown_on_exit=False,
     )
     provider.add_span_processor(
         BatchSpanProcessor(
@@ -161,15 +159,13 @@ def _exporter(endpoint: str) -> SpanExporter:
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-    for library in ("opentelemetry.exporter", "opentelemetry.sdk"):
-        logging.getLogger(library).setLevel(logging.CRITICAL)
-    address = endpoint.rstrip("/") + TRACES_PATH
+    address = otlp.address(endpoint, TRACES_PATH)
 
     class Exporter(SpanExporter):
         """The library's exporter, with one warning for all that it fails to send."""
 
         def __init__(self) -> None:
-            self._exporter = OTLPSpanExporter(address, timeout=SEND_TIMEOUT_S)
+            self._exporter = OTLPSpanExporter(address, timeout=otlp.SEND_TIMEOUT_S)
             self._warned = False
 
         def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:

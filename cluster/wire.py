@@ -135,11 +135,18 @@ def controls_to_wire(controls: Controls) -> pb.Controls:
         max_sequences=controls.max_sequences,
         by_person=controls.by_person,
         fair=controls.fair,
+        reserve=controls.reserve,
+        hedging=controls.hedging,
+        affinity=controls.affinity,
+        lowest=controls.lowest,
+        demote_late=controls.demote_late,
+        admit=controls.admit,
+        reason=controls.reason,
     )
 
 
 def controls_from_wire(message: pb.Controls) -> Controls:
-    """Raises ValueError for an unknown batching mode or limits below 1."""
+    """Raises ValueError for an unknown batching mode or class, or limits below 1."""
     if message.token_budget < 1 or message.max_sequences < 1:
         raise ValueError("controls: token_budget and max_sequences must be at least 1")
     return Controls(
@@ -149,6 +156,13 @@ def controls_from_wire(message: pb.Controls) -> Controls:
         max_sequences=message.max_sequences,
         by_person=message.by_person,
         fair=message.fair,
+        reserve=message.reserve,
+        hedging=message.hedging,
+        affinity=message.affinity,
+        lowest=Priority(message.lowest),
+        demote_late=message.demote_late,
+        admit=message.admit,
+        reason=message.reason,
     )
 
 

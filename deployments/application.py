@@ -12,6 +12,7 @@ from ray import serve
 from ray.serve.config import RequestRouterConfig
 
 from chairlift.cluster.config import ServiceConfig
+from chairlift.cluster.guard_policy import GuardPolicy
 from chairlift.deployments.membership_router import MembershipRouter
 from chairlift.deployments.placement import place
 from chairlift.deployments.reload import router_version, worker_version
@@ -31,8 +32,11 @@ START_ATTEMPTS = 3
 SURGE_PERCENT = 1
 
 
-def build_application(config: ServiceConfig) -> serve.Application:
-    """Routers in front, one worker group a replica of the model behind them."""
+def build_application(config: ServiceConfig, policy: GuardPolicy) -> serve.Application:
+    """Routers in front, one worker group a replica of the model behind them.
+
+    ``policy``: the Guard's; it travels as it was read, for its file may be elsewhere or changed.
+    """
     placement = place(config, [int(node["Resources"].get("GPU", 0)) for node in ray.nodes()])
     common = {
         "ray_actor_options": {"num_cpus": 0},
@@ -54,11 +58,11 @@ def build_application(config: ServiceConfig) -> serve.Application:
     )
     routers = serve.deployment(name="Router")(RouterGroup).options(
         num_replicas=config.router.replicas,
-        version=router_version(config),
+        version=router_version(config, policy),
         user_config={"routers": config.router.replicas},
         # The port stays served, even by a single router; of workers, two would not fit in memory.
         max_surge_percent=SURGE_PERCENT,
         graceful_shutdown_timeout_s=ROUTER_SHUTDOWN_S,
         **common,
     )
-    return routers.bind(config, workers.bind(config))
+    return routers.bind(config, workers.bind(config), policy)

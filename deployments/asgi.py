@@ -12,6 +12,7 @@ import math
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, TypeAlias
+from urllib.parse import parse_qs
 
 from chairlift.cluster.errors import (
     BodyTimeout,
@@ -58,6 +59,7 @@ class Exchange:
 
     Attributes:
         path: without the prefix under which the application is mounted.
+        client: the address that the connection comes from; None where nobody can tell.
         request_id: the client's ``X-Request-Id``, or one that was drawn; the response carries it.
         started: whether the status has been sent, so that an error can no longer change it.
     """
@@ -65,6 +67,8 @@ class Exchange:
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"].removeprefix(scope.get("root_path", ""))
+        self.client: str | None = (scope.get("client") or (None,))[0]
+        self._query: bytes = scope.get("query_string", b"")
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
         self._receive = receive
         self._send = send
@@ -75,6 +79,11 @@ class Exchange:
         """The last header of that name; None without one."""
         value = self._headers.get(name.lower().encode())
         return None if value is None else value.decode(errors="replace").strip()
+
+    def query(self, name: str) -> str | None:
+        """The last value of that name after the path's question mark; None without one."""
+        values = parse_qs(self._query.decode(errors="replace")).get(name)
+        return None if values is None else values[-1]
 
     async def read_json(self, max_bytes: int, timeout_s: float) -> bytes:
         """The whole body.

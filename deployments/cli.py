@@ -11,7 +11,18 @@ from collections.abc import Sequence
 
 from chairlift import __version__
 from chairlift.cluster.errors import StartupError
-from chairlift.deployments import chat, doctor, explain, key, ledger, replay, serve, top
+from chairlift.deployments import (
+    chat,
+    doctor,
+    explain,
+    guard,
+    key,
+    ledger,
+    monitoring,
+    replay,
+    serve,
+    top,
+)
 from chairlift.evaluation import bench
 
 __all__ = ["main"]
@@ -20,7 +31,9 @@ COMMANDS = {
     "serve": (serve, "start the whole service on this machine"),
     "chat": (chat, "chat with a running service in the terminal"),
     "top": (top, "watch a running service in the terminal"),
+    "guard": (guard, "see what watches over a running service, and act by hand"),
     "bench": (bench, "load a running service and measure it"),
+    "monitoring": (monitoring, "write a Grafana dashboard and alert rules for Prometheus"),
     "key": (key, "make an API key for a tenant"),
     "doctor": (doctor, "say what this machine can run"),
     "ledger": (ledger, "show what a ledger file holds"),

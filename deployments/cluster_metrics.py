@@ -8,13 +8,15 @@ out, never 0.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-__all__ = ["cluster_page"]
+from chairlift.cluster.guard_state import Mode
+
+__all__ = ["PREFIX", "cluster_families", "cluster_page"]
 
 PREFIX = "chairlift_cluster_"
 
@@ -23,6 +25,7 @@ _PARTS = (
     ("tenant_", "tenants", "tenant"),
     ("class_", "classes", "class"),
     ("length_", "lengths", "length"),
+    ("model_", "models", "model"),
 )
 """Prefix of the name, field of a window, and label."""
 
@@ -64,6 +67,28 @@ _REPLICA = (
     ("replica_seats", "seats", "Sequences that can run at once."),
     ("replica_kv_cache_usage_ratio", "kv_use", "Used blocks; 1 is all."),
     ("replica_prefix_hit_ratio", "prefix_hit_share", "Prompt tokens found in the prefix cache."),
+    ("replica_recomputed_ratio", "recomputed_share", "Computed tokens that preemption had taken."),
+    ("replica_steps_left", "steps_left", "Until its KV cache is full if nobody ends before."),
+)
+_PLACE = (
+    ("replica_requests_sent", "sent", "Sent to it in the window."),
+    ("replica_requests_finished", "finished", "That ended well there."),
+    ("replica_requests_failed", "failed", "That were lost there, also if they went on elsewhere."),
+)
+_GUARD = (
+    ("guard_rung", "rung_number", "Rung of the ladder; 0 is normal, 10 is stop."),
+    ("guard_admit_ratio", "admit", "Share that is let in from the rung that cuts admission on."),
+    ("guard_frozen", "frozen", "1 if telemetry contradicts itself."),
+)
+_SIGNALS = (
+    ("guard_signal_value", "value", ("signal",), "What it says now."),
+    ("guard_signal_threshold", "threshold", ("signal", "owner"), "Beyond which it asks for more."),
+    ("guard_signal_active", "active", ("signal",), "1 if it was beyond it long enough."),
+)
+_CALLS = (
+    ("guard_calls_sent", "sent", "Calls to people that arrived."),
+    ("guard_calls_failed", "failed", "That did not."),
+    ("guard_calls_dropped", "dropped", "That were too many."),
 )
 _ENDINGS = ("finished", "cancelled", "rejected", "failed")
 
@@ -79,15 +104,19 @@ class _Page(Collector):
 def cluster_page(figures: Mapping[str, Any]) -> tuple[bytes, str]:
     """The page and its content type, from ``cluster.figures.Figures`` as a dictionary."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Page(list(_families(figures))))
+    registry.register(_Page(list(cluster_families(figures))))
     return generate_latest(registry), CONTENT_TYPE_LATEST
 
 
-def _families(figures: Mapping[str, Any]) -> Iterator[Metric]:
+def cluster_families(figures: Mapping[str, Any]) -> Iterator[Metric]:
+    """What the page is made of."""
     windows = figures["windows"]
     yield from _totals(figures["totals"])
+    reasons = [((reason,), number) for reason, number in figures["failure_reasons"].items()]
+    yield _counter("failures", "Failed or turned away, by reason.", ("reason",), reasons)
     for prefix, field, label in _PARTS:
         yield from _requests(prefix, label, windows, field)
+    yield from _places(windows)
     for name, field, text in _FAIRNESS:
         samples = [((window,), each["fairness"][field]) for window, each in windows.items()]
         yield _gauge(name, text, ("window",), samples)
@@ -101,6 +130,8 @@ def _families(figures: Mapping[str, Any]) -> Iterator[Metric]:
     costs = [((window,), each["cost_per_met"]) for window, each in windows.items()]
     yield _gauge("cost_per_met_request", "Price of live replicas.", ("window",), costs)
     yield from _present(figures)
+    if figures.get("guard") is not None:
+        yield from _guard(figures["guard"])
 
 
 def _totals(totals: Mapping[str, Any]) -> Iterator[Metric]:
@@ -112,9 +143,7 @@ def _totals(totals: Mapping[str, Any]) -> Iterator[Metric]:
         "generation_tokens": ("Output tokens that came.", totals["output_tokens"]),
     }
     for name, (text, value) in counts.items():
-        family = CounterMetricFamily(PREFIX + name, text)
-        family.add_metric([], value)
-        yield family
+        yield _counter(name, text, (), [((), value)])
     for name, text in (
         ("open", "Requests that have not ended."),
         ("lost", "Had not ended when their router was last heard of."),
@@ -123,9 +152,7 @@ def _totals(totals: Mapping[str, Any]) -> Iterator[Metric]:
         yield _gauge(f"requests_{name}", text, (), [((), totals[name])])
 
 
-def _requests(
-    prefix: str, label: str, windows: Mapping[str, Any], field: str
-) -> Iterator[GaugeMetricFamily]:
+def _requests(prefix: str, label: str, windows: Mapping[str, Any], field: str) -> Iterator[Metric]:
     parts = [
         ((window, name) if label else (window,), part)
         for window, each in windows.items()
@@ -134,13 +161,37 @@ def _requests(
     labels = ("window", label) if label else ("window",)
     for name, key, text in _RATES:
         yield _gauge(prefix + name, text, labels, [(values, part[key]) for values, part in parts])
-    for name, key, text in _LATENCIES:
-        samples = [
-            ((*values, quantile), part[key][percentile])
-            for values, part in parts
-            for percentile, quantile in _QUANTILES
-        ]
-        yield _gauge(prefix + name, text, (*labels, "quantile"), samples)
+    for latency in _LATENCIES:
+        yield _latency(prefix, latency, labels, parts)
+
+
+def _places(windows: Mapping[str, Any]) -> Iterator[Metric]:
+    """What became of requests at each replica."""
+    places = [
+        ((window, replica), place)
+        for window, each in windows.items()
+        for replica, place in each["replicas"].items()
+    ]
+    for name, key, text in _PLACE:
+        samples = [(values, place[key]) for values, place in places]
+        yield _gauge(name, text, ("window", "replica"), samples)
+    yield _latency("replica_", _LATENCIES[0], ("window", "replica"), places)
+
+
+def _latency(
+    prefix: str,
+    latency: tuple[str, str, str],
+    labels: tuple[str, ...],
+    parts: Iterable[tuple[tuple[str, ...], Mapping[str, Any]]],
+) -> Metric:
+    """The quantiles of each part."""
+    name, key, text = latency
+    samples = [
+        ((*values, quantile), part[key][percentile])
+        for values, part in parts
+        for percentile, quantile in _QUANTILES
+    ]
+    return _gauge(prefix + name, text, (*labels, "quantile"), samples)
 
 
 def _present(figures: Mapping[str, Any]) -> Iterator[Metric]:
@@ -150,13 +201,8 @@ def _present(figures: Mapping[str, Any]) -> Iterator[Metric]:
     for name, field, text in _REPLICA:
         samples = [((replica,), each[field]) for replica, each in replicas.items()]
         yield _gauge(name, text, ("replica",), samples)
-    preemptions = CounterMetricFamily(
-        f"{PREFIX}replica_preemptions", "Sequences paused.", labels=["replica"]
-    )
-    for replica, each in replicas.items():
-        if each["preemptions"] is not None:
-            preemptions.add_metric([replica], each["preemptions"])
-    yield preemptions
+    preemptions = [((replica,), each["preemptions"]) for replica, each in replicas.items()]
+    yield _counter("replica_preemptions", "Sequences paused.", ("replica",), preemptions)
     for name, field, text in (
         ("tenant_queued", "queued", "Requests that wait in routers."),
         ("tenant_oldest_waiting_seconds", "oldest_s", "Age of the oldest of them."),
@@ -167,13 +213,49 @@ def _present(figures: Mapping[str, Any]) -> Iterator[Metric]:
     yield _gauge("oldest_waiting_seconds", "Of all that wait.", (), [((), oldest)])
 
 
-def _gauge(
-    name: str,
-    text: str,
-    labels: tuple[str, ...],
-    samples: Iterable[tuple[tuple[str, ...], float | None]],
-) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(PREFIX + name, text, labels=list(labels))
+def _guard(guard: Mapping[str, Any]) -> Iterator[Metric]:
+    """How it stands, as ``guard_view`` describes it."""
+    modes = [((mode.value,), float(guard["mode"] == mode)) for mode in Mode]
+    yield _gauge("guard_mode", "1 for the one that it is in.", ("mode",), modes)
+    if guard["mode"] == Mode.OFF:
+        return
+    for name, field, text in _GUARD:
+        yield _gauge(name, text, (), [((), guard[field])])
+    for name, field, text in (
+        ("guard_held", "held_by", "1 if a person holds the rung."),
+        ("guard_waiting", "waiting_for", "1 if the next rung needs a person's word."),
+    ):
+        yield _gauge(name, text, (), [((), float(guard[field] is not None))])
+    for name, field, labels, text in _SIGNALS:
+        samples = [
+            ((signal, each["owner"])[: len(labels)], each[field])
+            for signal, each in guard["signals"].items()
+        ]
+        yield _gauge(name, text, labels, samples)
+    moves = [
+        ((each["kind"], each["signal"], each["rung"]), each["count"])
+        for each in guard["moves_total"]
+    ]
+    yield _counter("guard_moves", "By the rung they led to.", ("kind", "signal", "rung"), moves)
+    for name, field, text in _CALLS:
+        yield _counter(name, text, (), [((), guard["calls"][field])])
+
+
+_Samples: TypeAlias = Iterable[tuple[tuple[str, ...], float | None]]
+
+
+def _gauge(name: str, text: str, labels: tuple[str, ...], samples: _Samples) -> Metric:
+    return _filled(GaugeMetricFamily(PREFIX + name, text, labels=list(labels)), samples)
+
+
+def _counter(name: str, text: str, labels: tuple[str, ...], samples: _Samples) -> Metric:
+    return _filled(CounterMetricFamily(PREFIX + name, text, labels=list(labels)), samples)
+
+
+def _filled(
+    family: GaugeMetricFamily | CounterMetricFamily, samples: _Samples
+) -> GaugeMetricFamily | CounterMetricFamily:
+    """What is not known is left out."""
     for values, value in samples:
         if value is not None:
             family.add_metric(list(values), value)

@@ -37,13 +37,16 @@ from chairlift.deployments.asgi import (
 )
 from chairlift.deployments.dashboard import Dashboard, FiguresSource, no_figures
 from chairlift.deployments.fan_in import Flights, take_off
+from chairlift.deployments.guard_door import GuardDoor
 from chairlift.deployments.openai_convert import Converter, Generation
 from chairlift.deployments.openai_logprobs import LogprobsWriter, TokenForms
 from chairlift.deployments.openai_response import Choice, ResponseHead, response_body
 from chairlift.deployments.request_terms import TIMEOUT_HEADER, Caller, read_key, read_timeout
+from chairlift.deployments.rider_pages import LEDGERS_PREFIX, LEDGERS_SUFFIX, RiderPages
 from chairlift.deployments.sse import DONE, ChunkEncoder
 from chairlift.deployments.transcript import Piece, Transcript
 from chairlift.router.chat_template import ChatTemplate
+from chairlift.router.ledgers import Ledgers
 from chairlift.router.placement import ReplicaView
 from chairlift.router.router import Router
 from chairlift.router.tokenizer import Tokenizer
@@ -82,6 +85,8 @@ class HttpApp:
         max_choices: of one HTTP request, prompts times ``n``.
         tenants: who may use it.
         figures: of the whole cluster.
+        guard: how the Guard is seen, and told what to do; knows who may act by hand.
+        ledgers: of the replicas.
     """
 
     router: Router
@@ -94,9 +99,12 @@ class HttpApp:
     max_choices: int
     tenants: Tenants
     figures: FiguresSource = no_figures
+    guard: GuardDoor = field(default_factory=GuardDoor)
+    ledgers: Ledgers = field(default_factory=lambda: Ledgers(dict))
     _started: int = field(init=False)
     _converter: Converter = field(init=False)
     _forms: TokenForms = field(init=False)
+    _pages: RiderPages = field(init=False)
     _endpoints: dict[str, tuple[str, Endpoint]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -109,10 +117,13 @@ class HttpApp:
         )
         self._forms = TokenForms(self.tokenizer)
         dashboard = Dashboard(self.figures)
+        self._pages = RiderPages(self.ledgers.fetch, self.guard.who)
         self._endpoints = {
             "/": ("GET", self._index),
             "/dashboard": ("GET", dashboard.page),
             "/dashboard/figures": ("GET", dashboard.figures),
+            "/dashboard/riders": ("GET", self._pages.riders),
+            **self.guard.endpoints(),
             "/health": ("GET", self._health),
             "/metrics": ("GET", self._metrics),
             "/metrics/cluster": ("GET", dashboard.metrics),
@@ -158,6 +169,8 @@ class HttpApp:
         """The method that a path takes, and its endpoint."""
         if path.startswith(MODEL_PREFIX):
             return "GET", self._model
+        if path.startswith(LEDGERS_PREFIX) and path.endswith(LEDGERS_SUFFIX):
+            return "GET", self._pages.ledger
         if path not in self._endpoints:
             raise NotFound(f"There is nothing at {path[:200]!r}")
         return self._endpoints[path]

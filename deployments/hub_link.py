@@ -1,8 +1,8 @@
-"""A router's talk with the Hub: what its tenants have used here and elsewhere, what it has counted.
+"""A router's talk with the Hub: what tenants have used, what was counted, what is to be obeyed.
 
 Owns when to talk, and that a Hub that is slow, dead or starting anew never harms the router, which
-then goes on with what it knows. It knows no Ray (``deployments.hub``), and nothing of what the
-numbers mean (``router.shared_use``, ``router.recorder``).
+then goes on with what it knows, and with what is in force. It knows no Ray (``deployments.hub``),
+and nothing of what the numbers mean (``router.shared_use``, ``router.recorder``).
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, TypeAlias
 
+from chairlift.cluster.errors import RequestError, Unavailable
 from chairlift.cluster.exchange import TenantUse
-from chairlift.cluster.telemetry import Report
+from chairlift.cluster.guard_state import GuardState
+from chairlift.cluster.telemetry import Reply, Report
+from chairlift.deployments.guard_keeper import Acted, Order
 
 __all__ = ["HubGone", "HubLink", "LinkTiming"]
 
@@ -36,9 +39,13 @@ class Hub(Protocol):
 
     async def put(self, router_id: str, uses: Uses, /) -> Uses: ...
 
-    async def report(self, report: Report, /) -> int: ...
+    async def report(self, report: Report, /) -> Reply: ...
 
     async def figures(self) -> dict[str, Any]: ...
+
+    async def guard(self) -> dict[str, Any] | None: ...
+
+    async def act(self, order: Order, /) -> Acted: ...
 
 
 class Share(Protocol):
@@ -61,6 +68,12 @@ class Reports(Protocol):
     def report(self, acknowledged: int, /) -> Report: ...
 
 
+class Obedient(Protocol):
+    """What is needed of ``router.router.Router``: newer states are put in force."""
+
+    def obey(self, state: GuardState, /) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class LinkTiming:
     """Seconds.
@@ -69,7 +82,7 @@ class LinkTiming:
         busy_s, idle_s: between two talks about uses while there is news, and without any.
         report_s: between two reports.
         answer_s: for an answer.
-        figures_s: for the figures, which somebody waits for.
+        figures_s: for the figures and the Guard, which somebody waits for.
         max_backoff_s: between two talks after failures, so that a Hub that was started anew soon
             knows all again.
     """
@@ -89,11 +102,13 @@ class HubLink:
         self,
         share: Share,
         reports: Reports,
+        router: Obedient,
         connect: Callable[[], Awaitable[Hub]],
         timing: LinkTiming | None = None,
     ) -> None:
         self._share = share
         self._reports = reports
+        self._router = router
         self._connect = connect
         self._timing = timing or LinkTiming()
         self._hub: Hub | None = None
@@ -122,6 +137,38 @@ class HubLink:
                 return await self._hub.figures()
         except Exception:  # ``run`` notices what ails it
             return None
+
+    async def guard(self) -> dict[str, Any] | None:
+        """How the Guard stands; None when nobody can tell soon."""
+        if self._hub is None:
+            return None
+        try:
+            async with asyncio.timeout(self._timing.figures_s):
+                return await self._hub.guard()
+        except Exception:
+            return None
+
+    async def act(self, order: Order) -> dict[str, Any]:
+        """Have the Guard do what a person wants; returns how it then stands.
+
+        Raises:
+            InvalidRequest, NotFound: it makes no sense.
+            Unavailable: the Hub does not answer (``no_hub``).
+        """
+        try:
+            if self._hub is None:
+                raise HubGone
+            async with asyncio.timeout(self._timing.figures_s):
+                acted = await self._hub.act(order)
+        except RequestError:
+            raise
+        except Exception as error:
+            logger.warning("the Hub did not answer an order of %s: %r", order.by, error)
+            raise Unavailable(
+                "the Hub does not answer; what is in force stays", code="no_hub", retry_after_s=2.0
+            ) from None
+        self._router.obey(acted.state)
+        return acted.view
 
     async def _turn(self) -> None:
         try:
@@ -157,7 +204,13 @@ class HubLink:
         if not self._reports.enabled or now - self._reported_at < self._timing.report_s:
             return
         before = self._acknowledged
-        self._acknowledged = await hub.report(self._reports.report(before))
+        await self._tell(hub)
         if self._acknowledged == EVERYTHING != before:
-            self._acknowledged = await hub.report(self._reports.report(EVERYTHING))
+            await self._tell(hub)
         self._reported_at = now
+
+    async def _tell(self, hub: Hub) -> None:
+        reply = await hub.report(self._reports.report(self._acknowledged))
+        self._acknowledged = reply.acknowledged
+        if reply.guard is not None:
+            self._router.obey(reply.guard)

@@ -1,6 +1,7 @@
 """``chairlift ledger FILE``: what a ledger holds, as figures or as JSON lines.
 
-Owns the flags and how the figures look; the figures are ``workers.ledger_summary``'s.
+Owns the flags and how the figures look; the figures are ``workers.ledger_summary``'s. With
+``--url`` the ledger is that of a replica that runs (``deployments.ledger_fetch``).
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from chairlift.cluster.errors import ConfigError, LedgerError
 from chairlift.cluster.protocol import SamplingParams
+from chairlift.deployments.ledger_fetch import fetch_ledger
 from chairlift.workers.decisions import Reason
 from chairlift.workers.explain import REASONS
-from chairlift.workers.ledger_file import LedgerFile, open_ledger
+from chairlift.workers.ledger_file import LedgerFile, open_ledger, parse_ledger
 from chairlift.workers.ledger_records import Header, Record, Stage
 from chairlift.workers.ledger_summary import Spread, Summary, summarise
 from chairlift.workers.sequence import Sequence
@@ -33,18 +36,48 @@ _SAMPLING = "max_tokens min_tokens seed stop_token_ids ignore_eos prompt_logprob
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, help="a .ledger file")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("file", type=Path, nargs="?", help="a .ledger file")
+    source.add_argument("--url", help="a service, of which to fetch what a replica has in memory")
+    parser.add_argument("--replica", metavar="ID", help="which one; needed if there are several")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="save what was fetched, print nothing"
+    )
     parser.add_argument("--json", action="store_true", help="every record as a line of JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the file. Raises LedgerError when it cannot be read."""
-    ledger = open_ledger(arguments.file)
-    if arguments.json:
+    """Print a ledger, or save one that was fetched.
+
+    Raises:
+        LedgerError: it cannot be read, fetched or saved.
+        ConfigError: the flags do not go together.
+    """
+    ledger = _find(arguments)
+    if arguments.output is not None:
+        _save(ledger.content, arguments.output)
+    elif arguments.json:
         _print_lines(ledger)
     else:
         _print_summary(ledger.header, summarise(ledger.header, ledger))
     return 0
+
+
+def _find(arguments: argparse.Namespace) -> LedgerFile:
+    if arguments.url is not None:
+        return parse_ledger(fetch_ledger(arguments.url, arguments.replica), arguments.url)
+    if arguments.replica is not None or arguments.output is not None:
+        raise ConfigError("--replica and --output go with --url")
+    return open_ledger(arguments.file)
+
+
+def _save(content: bytes, path: Path) -> None:
+    """A ledger holds the tokens of prompts, so it is for nobody else on this machine."""
+    try:
+        path.touch(mode=0o600)
+        path.write_bytes(content)
+    except OSError as error:
+        raise LedgerError(f"cannot write {path}: {error.strerror}") from None
 
 
 def _print_lines(ledger: LedgerFile) -> None:

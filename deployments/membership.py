@@ -26,6 +26,11 @@ class Membership:
         self._members: dict[str, str] = {}
         self._listener: tuple[asyncio.AbstractEventLoop, Listener] | None = None
 
+    @property
+    def members(self) -> Mapping[str, str]:
+        """The newest ones that are known."""
+        return self._members
+
     def publish(self, members: Mapping[str, str]) -> None:
         """Replace the members; any thread."""
         self._members = dict(members)

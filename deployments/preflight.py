@@ -12,6 +12,7 @@ from pathlib import Path
 
 from chairlift.cluster.config import ServiceConfig
 from chairlift.cluster.errors import ConfigError, StartupError
+from chairlift.cluster.guard_policy import GuardPolicy, load_policy
 from chairlift.cluster.machine import read_memory
 from chairlift.cluster.model_files import read_spec, resolve_model
 from chairlift.cluster.model_spec import ModelSpec
@@ -31,6 +32,7 @@ class Checked:
     """What the checks found out on the way."""
 
     config: ServiceConfig
+    policy: GuardPolicy
     spec: ModelSpec
     weights: PackedSize
 
@@ -42,16 +44,18 @@ def preflight(config: ServiceConfig) -> Checked:
         StartupError: one line that says what to do.
     """
     check_port(config.http.host, config.http.port)
+    policy = load_policy(config.guard.file)
     config = _with_resolved_model(config)
     spec = read_spec(Path(config.model.path))
     _check_ranks(config, spec)
     weights = packed_size(config.engine, spec)
     check_memory(config, spec, memory_needed(config, spec, weights), read_memory().available)
-    return Checked(config, spec, weights)
+    return Checked(config, policy, spec, weights)
 
 
 def preflight_reload(config: ServiceConfig, running: Checked) -> Checked:
     """Check what is to replace a configuration that runs; as ``preflight``."""
+    policy = load_policy(config.guard.file)
     config = _with_resolved_model(config)
     check_reload(running.config, config)
     spec, replicas = running.spec, running.config.workers.replicas
@@ -59,7 +63,7 @@ def preflight_reload(config: ServiceConfig, running: Checked) -> Checked:
     weights = packed_size(config.engine, spec)
     needed = memory_needed(config, spec, weights, replicas)
     check_memory(config, spec, needed, read_memory().available, replicas)
-    return Checked(config, spec, weights)
+    return Checked(config, policy, spec, weights)
 
 
 def _check_ranks(config: ServiceConfig, spec: ModelSpec) -> None:

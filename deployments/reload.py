@@ -14,11 +14,15 @@ from typing import Any
 
 from chairlift.cluster.config import ServiceConfig
 from chairlift.cluster.errors import ConfigError
+from chairlift.cluster.guard_policy import GuardPolicy
+from chairlift.cluster.guard_state import Mode
 
 __all__ = ["changes", "check_reload", "router_version", "worker_version"]
 
 # Another number of ranks adds up in another order, so a request could not move between the two.
 FIXED = ("model", "http.host", "http.port", "ray", "workers.tensor_parallel")
+BASE = {"batching", "token_budget", "max_sequences"}
+"""Of the engine's settings: what the Guard turns down."""
 MAX_SHOWN = 60
 
 
@@ -33,7 +37,7 @@ def changes(old: ServiceConfig, new: ServiceConfig) -> list[str]:
     """What differs, one line a setting; keys are not told."""
     lines = []
     for path, before, after in _differences(_tree(old), _tree(new)):
-        if path.startswith("tenants."):
+        if path.startswith(("tenants.", "guard.operators.")):
             lines.append(f"{path}: {'changed' if after is not None else 'removed'}")
         else:
             lines.append(f"{path}: {_shown(before)} → {_shown(after)}")
@@ -50,9 +54,21 @@ def worker_version(config: ServiceConfig) -> str:
     )
 
 
-def router_version(config: ServiceConfig) -> str:
-    """Changes with every setting that a running router would have to be told."""
+def router_version(config: ServiceConfig, policy: GuardPolicy) -> str:
+    """Changes with every setting that a running router would have to be told.
+
+    The Guard's are among them, for a Hub has its settings from the router that made it. So are
+    those of the engine from which the Guard goes out, while there is one.
+    """
+    base = policy_tree = None
+    if config.guard_mode is not Mode.OFF:
+        base = config.engine.model_dump(mode="json", include=BASE)
+        policy_tree = policy.model_dump(mode="json")
     return _digest(
+        config.guard_mode.value,
+        config.guard.model_dump(mode="json", include={"operators"}),
+        base,
+        policy_tree,
         config.model_dump(mode="json", include={"model", "http", "tenants"}),
         config.model_dump(mode="json", include={"telemetry", "tracing"}),
         config.router.model_dump(mode="json", exclude={"replicas"}),

@@ -7,6 +7,8 @@ following are in ``router/``, the API in ``deployments/http.py``.
 from __future__ import annotations
 
 import asyncio
+import time
+from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
 
@@ -16,15 +18,24 @@ from ray.serve.handle import DeploymentHandle
 from chairlift.cluster.config import ServiceConfig
 from chairlift.cluster.fairness_figures import BatchShape
 from chairlift.cluster.figures import FiguresSettings, Targets
+from chairlift.cluster.guard_policy import GuardPolicy
+from chairlift.cluster.guard_state import GuardState, Mode
 from chairlift.cluster.model_files import read_spec, resolve_model
 from chairlift.cluster.model_spec import ModelSpec
+from chairlift.cluster.protocol import Controls
+from chairlift.cluster.signals import SignalSettings
 from chairlift.cluster.tracing import start_tracing
 from chairlift.deployments import hub
+from chairlift.deployments.guard_door import GuardDoor
+from chairlift.deployments.guard_keeper import GuardSettings
 from chairlift.deployments.http import HttpApp
 from chairlift.deployments.http_server import HttpServer
+from chairlift.deployments.hub import HubSettings
 from chairlift.deployments.hub_link import HubLink
 from chairlift.deployments.membership import process_membership
+from chairlift.deployments.otlp_metrics import otlp_metrics
 from chairlift.router.chat_template import ChatTemplate
+from chairlift.router.ledgers import Ledgers
 from chairlift.router.router import Router
 from chairlift.router.tokenizer import Tokenizer
 
@@ -43,7 +54,7 @@ class RouterGroup:
 
     # Ray awaits an async __init__; type checkers do not know of such a thing.
     async def __init__(  # type: ignore[misc]
-        self, config: ServiceConfig, workers: DeploymentHandle
+        self, config: ServiceConfig, workers: DeploymentHandle, policy: GuardPolicy
     ) -> None:
         path = resolve_model(config.model.path)
         spec = await asyncio.to_thread(read_spec, path)
@@ -55,10 +66,13 @@ class RouterGroup:
             tokenizer, config.router, model_name=model_name, telemetry=config.telemetry
         )
         self._router.tracer = start_tracing(config.tracing, self._router.id)
-        settings, tenants = _figures_settings(config, spec), config.telemetry.tenants
-        self._link = HubLink(
-            self._router.share, self._router.reporter, partial(hub.connect, settings, tenants)
-        )
+        settings = _hub_settings(config, policy, spec)
+        connect = partial(hub.connect, settings)
+        self._link = HubLink(self._router.share, self._router.reporter, self._router, connect)
+        if settings.guard is None:
+            # Workers may still obey what a Guard has said that was there before.
+            version = int(time.time())
+            self._router.obey(GuardState(version, controls=replace(_base(config), version=version)))
         app = HttpApp(
             self._router,
             tokenizer,
@@ -69,12 +83,18 @@ class RouterGroup:
             max_choices=config.router.max_choices,
             tenants=config.who_is_served(),
             figures=self._link.figures,
+            guard=GuardDoor(self._link if settings.guard else None, config.guard.operators),
+            ledgers=Ledgers(lambda: process_membership().members),
         )
         # options() makes the handle subscribe to membership; no request goes through it.
         self._workers = workers.options(method_name="check_health")
         process_membership().listen(self._router.update_members)
         self._server = HttpServer(app, config.http.host, config.http.port)
         await self._server.start()
+        families = self._router.metrics.families
+        self._metrics = otlp_metrics(config.tracing, self._router.id, families)
+        if self._metrics is not None:
+            self._metrics.start()
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Called by Serve at the start, and when ``user_config`` has changed.
@@ -115,8 +135,37 @@ class RouterGroup:
             self._talk.cancel()
         await self._router.close()  # what is still open ends with an error that says so
         await self._server.stop(STOP_GRACE_S)
+        if self._metrics is not None:
+            await self._metrics.stop()
         if self._router.tracer is not None:
             await asyncio.to_thread(self._router.tracer.close)
+
+
+def _hub_settings(config: ServiceConfig, policy: GuardPolicy, spec: ModelSpec) -> HubSettings:
+    figures = _figures_settings(config, spec)
+    guard = None
+    if config.guard_mode is not Mode.OFF:
+        limits = policy.limits
+        signals = SignalSettings(
+            config.telemetry.first_token_target_s,
+            limits.objective,
+            limits.slowdown_ratio,
+            limits.starvation_s,
+            figures.shape,
+        )
+        guard = GuardSettings(policy, config.guard_mode, _base(config), signals)
+    return HubSettings(
+        figures,
+        config.telemetry.tenants,
+        guard,
+        config.tracing,
+        config.model.name or spec.name,
+    )
+
+
+def _base(config: ServiceConfig) -> Controls:
+    """What is in force while all is well."""
+    return config.engine.controls(fair=config.router.fair)
 
 
 def _figures_settings(config: ServiceConfig, spec: ModelSpec) -> FiguresSettings:

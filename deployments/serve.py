@@ -1,7 +1,7 @@
 """``chairlift serve``: start everything on this machine, say how to use it, stop it all again.
 
 Owns the order of a start, its progress on the screen, and the signals: SIGINT and SIGTERM stop it,
-SIGHUP makes it read its configuration again.
+SIGHUP makes it read its configuration again. What the Guard asks of it is ``follow_guard``'s.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import http.client
 import itertools
 import json
 import re
@@ -19,14 +20,16 @@ import time
 import urllib.request
 from collections.abc import Callable
 from types import FrameType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from chairlift.cluster.config import ServiceConfig, load_config
 from chairlift.cluster.errors import StartupError
+from chairlift.cluster.guard_state import Mode
 from chairlift.cluster.protocol import Batching
+from chairlift.deployments.follow_guard import Follower, LastGood, Wish
 from chairlift.deployments.local_cluster import LocalCluster, replica_progress
 from chairlift.deployments.preflight import Checked, preflight, preflight_reload
 from chairlift.deployments.reload import changes
@@ -49,11 +52,14 @@ FLAG_PATHS = {
     "kv_memory": "engine.kv_memory",
     "batching": "engine.batching",
     "cpu_math": "engine.cpu_math",
+    "shadow": "guard.mode",
 }
 """Each flag is a path in the configuration tree."""
 
 POLL_S = 0.25
 START_POLL_S = 0.1
+LOOK_S, LOOK_TIMEOUT_S = 1.0, 0.5
+"""Between two looks at the Guard, and for its answer."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,6 +77,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kv-memory", metavar="SIZE", help="KV cache of one replica (auto)")
     parser.add_argument("--batching", help=", ".join(mode.value for mode in Batching))
     parser.add_argument("--cpu-math", help="float32, int8, auto (float32)")
+    parser.add_argument(
+        "--shadow",
+        action="store_const",
+        const="shadow",
+        help="the Guard says what it would do, and does nothing",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -86,54 +98,100 @@ def run(arguments: argparse.Namespace) -> int:
             cluster = stack.enter_context(LocalCluster(checked.config))
             signals.listen()
             try:
-                _deploy(checked.config, progress, signals)
+                _deploy(checked, progress, signals)
             except StartupError as error:
                 raise StartupError(f"{error} (logs: {cluster.folder})") from None
         if not signals.stopped:
             _print_ready(console, checked)
             console.print(progress.report(), markup=False, highlight=False, soft_wrap=True)
-        while not signals.wait(POLL_S):
-            if signals.take_reload():
-                checked = _reload(console, load, checked, signals)
+        _until_stopped(console, load, checked, signals)
         console.print("stopping …")
     console.print("stopped")
     return 0
 
 
-def _reload(
+def _until_stopped(
     console: Console, load: Callable[[], ServiceConfig], running: Checked, signals: _Signals
+) -> None:
+    """Apply changes until a signal or the Guard stops the service."""
+    say = functools.partial(console.print, markup=False, highlight=False, soft_wrap=True)
+    follower, last_good, look_at = Follower(), LastGood(running), 0.0
+    while not signals.wait(POLL_S):
+        before = running
+        if signals.take_reload():
+            running = _reload(say, load, running, signals)
+        if (now := time.monotonic()) >= look_at and running.config.guard_mode is not Mode.OFF:
+            look_at = now + LOOK_S
+            wish = follower.look(_guard_view(running.config), now)
+            last_good.seen(follower.rung, now)
+            if wish is Wish.STOP:
+                say("the Guard stops the service")
+                return
+            if wish is Wish.ROLL_BACK:
+                running = _roll_back(say, last_good, running, signals)
+        if running != before:
+            last_good.applied(running)
+
+
+def _reload(
+    say: Callable[[str], None],
+    load: Callable[[], ServiceConfig],
+    running: Checked,
+    signals: _Signals,
 ) -> Checked:
     """Apply the configuration as it now is; returns what then runs."""
-    say = functools.partial(console.print, markup=False, highlight=False, soft_wrap=True)
     try:
         checked = preflight_reload(load(), running)
     except StartupError as error:
         say(f"configuration refused, the old one stays: {error}")
         return running
+    return _apply(say, checked, running, signals)
+
+
+def _roll_back(
+    say: Callable[[str], None], last_good: LastGood[Checked], running: Checked, signals: _Signals
+) -> Checked:
+    """Apply the last configuration that did well; returns what then runs."""
+    good = last_good.take()
+    if good is None:
+        say("the Guard rolls back, but no earlier configuration did well; this one stays")
+        return running
+    say("the Guard rolls back to the last configuration that did well")
+    return _apply(say, good, running, signals)
+
+
+def _apply(
+    say: Callable[[str], None], checked: Checked, running: Checked, signals: _Signals
+) -> Checked:
+    """Replace what runs, or stay with it if that fails; returns what then runs."""
     lines = changes(running.config, checked.config)
+    if checked.policy != running.policy:
+        lines.append("guard.file: other content")
     for line in lines:
         say(f"configuration: {line}")
     try:
         if lines:
-            _deploy(checked.config, lambda stage, fraction: None, signals)
+            _deploy(checked, lambda stage, fraction: None, signals)
     except StartupError as error:
         say(f"configuration not applied, back to the old one: {error}")
         with contextlib.suppress(StartupError):  # what runs of the old one goes on in any case
-            _deploy(running.config, lambda stage, fraction: None, signals)
+            _deploy(running, lambda stage, fraction: None, signals)
         return running
     say("configuration applied" if lines else "configuration applied: nothing has changed")
     return checked
 
 
-def _deploy(config: ServiceConfig, report: Callable[[str, float], None], signals: _Signals) -> None:
+def _deploy(checked: Checked, report: Callable[[str, float], None], signals: _Signals) -> None:
     """Deploy the application and wait until all of it serves, or until a signal."""
     from ray import serve
 
     from chairlift.deployments.application import APPLICATION, build_application
 
     report("starting the router and the workers", 0.0)
+    config = checked.config
+    application = build_application(config, checked.policy)
     serve.run_many(
-        [serve.RunTarget(build_application(config), name=APPLICATION, route_prefix=None)],
+        [serve.RunTarget(application, name=APPLICATION, route_prefix=None)],
         wait_for_applications_running=False,
     )
     deadline = time.monotonic() + config.workers.start_timeout_s
@@ -166,11 +224,23 @@ def _failure(status: ApplicationStatusOverview) -> str:
 
 def _ready_replicas(config: ServiceConfig) -> int:
     """Live replicas as the router sees them; 0 while it does not answer."""
+    health = _get(f"{_url(config)}/health", 2.0)
+    return sum(replica["live"] for replica in health["replicas"]) if health else 0
+
+
+def _guard_view(config: ServiceConfig) -> dict[str, Any] | None:
+    """How the Guard stands; None where nobody can tell."""
+    return _get(f"{_url(config)}/guard", LOOK_TIMEOUT_S)
+
+
+def _get(url: str, timeout_s: float) -> dict[str, Any] | None:
+    """The JSON object there; None where it is not to be had."""
     try:
-        with urllib.request.urlopen(f"{_url(config)}/health", timeout=2.0) as answer:
-            return sum(replica["live"] for replica in json.load(answer)["replicas"])
-    except (OSError, ValueError):
-        return 0
+        with urllib.request.urlopen(url, timeout=timeout_s) as answer:
+            found: dict[str, Any] = json.load(answer)
+            return found
+    except (OSError, ValueError, http.client.HTTPException):
+        return None
 
 
 def _url(config: ServiceConfig) -> str:
@@ -197,6 +267,17 @@ def _print_ready(console: Console, checked: Checked) -> None:
     ):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     console.print(f"\nLinear layers are computed in {checked.weights.math}. Ctrl-C stops it.\n")
+    if about := _about_guard(checked.config):
+        console.print(f"{about}\n", soft_wrap=True, markup=False, highlight=False)
+
+
+def _about_guard(config: ServiceConfig) -> str:
+    """What is worth knowing of the Guard; "" where it acts."""
+    if config.guard_mode is Mode.SHADOW:
+        return "The Guard only says what it would do."
+    if config.guard_mode is Mode.OFF and config.guard.mode is not Mode.OFF:
+        return "The Guard is off, for without telemetry.enabled there is nothing to judge from."
+    return ""
 
 
 class _Signals:

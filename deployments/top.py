@@ -9,18 +9,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import aiohttp
 import orjson
-from rich.console import Console, Group
+from rich.columns import Columns
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from chairlift.cluster.config import client_headers
 from chairlift.cluster.errors import ConfigError
+from chairlift.cluster.guard_state import Mode
 from chairlift.deployments.chat import printable
 from chairlift.evaluation.openai_stream import ServerFault, api_base, read_error, unusable
 
@@ -30,6 +32,11 @@ WINDOWS = ("10s", "1m", "5m", "1h")
 PERIOD_S = 1.0
 TIMEOUT_S = 5.0
 PIPE_WIDTH = 120
+SHOWN = 5
+"""Moves of the Guard, and failures; the newest ones."""
+ENDLESS = 10_000
+FEWEST_COLUMNS = 3
+NARROWEST_NAME = 12
 ENDS = ("finished", "cancelled", "rejected", "failed", "open", "lost")
 
 
@@ -105,33 +112,28 @@ def _screen(figures: Mapping[str, Any], window: str, base: str, fault: str = "")
     return Group(
         *lines,
         _summary(figures, part),
+        *_guard(figures.get("guard"), figures["at"]),
         _replicas(figures["replicas"]),
         _tenants(figures["queues"], part),
         _totals(figures["totals"]),
+        *_failures(figures),
     )
 
 
-def _summary(figures: Mapping[str, Any], part: Mapping[str, Any]) -> Table:
+def _summary(figures: Mapping[str, Any], part: Mapping[str, Any]) -> Group:
     every, fair = part["all"], part["fairness"]
-    rows = (
-        (
-            f"{_number(every['requests_per_s'], 2)} requests/s",
-            f"{_number(every['tokens_per_s'], 1)} tokens/s",
-            f"goodput {_share(every['goodput'])}",
-            f"on time {_share(every['on_time'])}",
-            f"oldest waiting {_seconds(figures['oldest_waiting_s'])}",
-        ),
-        (
-            f"Jain {_number(fair['jain'], 3)}",
-            f"gap {_number(fair['gap'])} of {_number(fair['gap_bound'])}",
-            f"slowdown ratio {_number(fair['slowdown_ratio'], 2)}",
-            f"cached {_share(every['cached_share'])}",
-            f"cost per met {_number(part['cost_per_met'], 6)}",
-        ),
+    facts = (
+        f"{_number(every['requests_per_s'], 2)} requests/s",
+        f"{_number(every['tokens_per_s'], 1)} tokens/s",
+        f"goodput {_share(every['goodput'])}",
+        f"on time {_share(every['on_time'])}",
+        f"oldest waiting {_seconds(figures['oldest_waiting_s'])}",
+        f"Jain {_number(fair['jain'], 3)}",
+        f"gap {_number(fair['gap'])} of {_number(fair['gap_bound'])}",
+        f"slowdown ratio {_number(fair['slowdown_ratio'], 2)}",
+        f"cached {_share(every['cached_share'])}",
+        f"cost per met {_number(part['cost_per_met'], 6)}",
     )
-    table = Table.grid(padding=(0, 3))
-    for row in rows:
-        table.add_row(*row)
     latencies = _table("latency", "p50", "p95", "p99", "target")
     targets = figures["targets"]
     for name, key, target in (
@@ -141,19 +143,48 @@ def _summary(figures: Mapping[str, Any], part: Mapping[str, Any]) -> Table:
     ):
         values = (every[key][each] for each in ("p50", "p95", "p99"))
         latencies.add_row(name, *map(_seconds, (*values, target)))
-    outer = Table.grid()
-    outer.add_row(table)
-    outer.add_row(latencies)
-    return outer
+    return Group(Columns(facts, padding=(0, 3)), latencies)
+
+
+def _guard(guard: Mapping[str, Any] | None, now: float) -> Iterator[RenderableType]:
+    """Where it stands, the signals because of which, and what it did last."""
+    if guard is None or guard["mode"] == Mode.OFF:
+        yield Text(f"\nGuard: {'not known' if guard is None else 'off'}")
+        return
+    stands = [f"Guard: {guard['mode']}", f"rung {guard['rung_number']} {guard['rung']}"]
+    if guard["since"] is not None:
+        stands.append(f"for {_age(now - guard['since'])}")
+    if guard["held_by"] is not None:
+        stands.append(f"held by {guard['held_by']}")
+    if guard["waiting_for"] is not None:
+        stands.append(f"WAITS FOR A WORD ON {guard['waiting_for']}")
+    if guard["frozen"]:
+        stands.append("FROZEN: telemetry contradicts itself")
+    yield Text("\n").append(_name(" · ".join(stands)))
+    active = {name: each for name, each in guard["signals"].items() if each["active"]}
+    if active:
+        table = _table("signal", "value", "threshold", "owner", "where")
+        for name, each in active.items():
+            measured = (_number(each[key], 3) for key in ("value", "threshold"))
+            table.add_row(_name(name), *measured, _name(each["owner"]), _name(each["where"]))
+        yield table
+    if guard["moves"]:
+        yield Text("\nlast moves", style="dim")
+        for move in reversed(guard["moves"][-SHOWN:]):
+            yield _name(f"{_age(now - move['at'])} ago: {move['text']}")
 
 
 def _replicas(replicas: Mapping[str, Any]) -> Table:
-    table = _table("replica", "health", "age", "running", "seats", "waiting", "KV", "preempted")
+    table = _table(
+        *("replica", "health", "age", "running", "seats", "waiting"),
+        *("KV", "recomputed", "preempted"),
+    )
     for name, each in replicas.items():
         health = "draining" if each["draining"] else "live" if each["live"] else "NOT LIVE"
         counts = (_number(each[key]) for key in ("running", "seats", "waiting"))
-        kv, preempted = _share(each["kv_use"]), _number(each["preemptions"])
-        table.add_row(_name(name), health, _seconds(each["age_s"]), *counts, kv, preempted)
+        shares = (_share(each[key]) for key in ("kv_use", "recomputed_share"))
+        preempted = _number(each["preemptions"])
+        table.add_row(_name(name), health, _seconds(each["age_s"]), *counts, *shares, preempted)
     return table
 
 
@@ -185,9 +216,35 @@ def _totals(totals: Mapping[str, Any]) -> Text:
     return Text(f"\n{_number(totals['started'])} started = {ends}: {verdict[totals['balanced']]}")
 
 
+def _failures(figures: Mapping[str, Any]) -> Iterator[Text]:
+    """How many of each kind, and the newest ones."""
+    reasons = figures["failure_reasons"]
+    if reasons:
+        kinds = " · ".join(f"{reason} {_number(number)}" for reason, number in reasons.items())
+        yield Text("\nfailed or turned away: ").append(_name(kinds))
+    for failure in figures["failures"][:SHOWN]:
+        where = (failure["replica_id"],) if failure["replica_id"] else ()
+        facts = " · ".join((failure["reason"], failure["tenant"], *where, failure["request_id"]))
+        yield _name(f"{_age(figures['at'] - failure['at'])} ago: {facts}")
+
+
+class _Table(Table):
+    """Leaves out its last columns where the terminal is too narrow for all."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        self.columns[0].max_width = max(NARROWEST_NAME, options.max_width // 3)
+        endless = options.update(max_width=ENDLESS)
+        while (
+            len(self.columns) > FEWEST_COLUMNS
+            and self.__rich_measure__(console, endless).maximum > options.max_width
+        ):
+            self.columns.pop()
+        yield from super().__rich_console__(console, options)
+
+
 def _table(first: str, *others: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column(f"\n{first}", overflow="ellipsis", max_width=32, no_wrap=True)
+    table = _Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column(f"\n{first}", overflow="ellipsis", no_wrap=True)
     for name in others:
         table.add_column(f"\n{name}", justify="right", no_wrap=True)
     return table
@@ -210,3 +267,11 @@ def _seconds(value: float | None) -> str:
     if value is None:
         return "–"
     return f"{1000 * value:.1f} ms" if value < 1 else f"{value:.2f} s"
+
+
+def _age(seconds: float) -> str:
+    """For what is minutes and hours ago, where tenths of seconds say nothing."""
+    for unit, length_s in (("h", 3600), ("min", 60)):
+        if seconds >= 2 * length_s:
+            return f"{seconds / length_s:.0f} {unit}"
+    return f"{seconds:.0f} s"

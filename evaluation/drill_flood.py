@@ -21,7 +21,16 @@ from chairlift.evaluation.drill_service import Service, engine_section, running_
 from chairlift.evaluation.metrics_page import MetricsPage
 from chairlift.evaluation.records import RequestRecord
 
-__all__ = ["FloodSettings", "Served", "drill", "run", "slowdowns", "widest_gap"]
+__all__ = [
+    "FloodSettings",
+    "Served",
+    "drill",
+    "hash_of",
+    "key_of",
+    "run",
+    "slowdowns",
+    "widest_gap",
+]
 
 HEAVY = ("heavy-1", "heavy-2")
 SAMPLE_S = 0.25
@@ -56,7 +65,7 @@ class FloodSettings:
             "engine": engine_section(self.seats, "256MiB", self.step_ms),
             "workers": {"replicas": self.replicas},
             "router": {"replicas": routers, "fair": fair},
-            "tenants": {name: {"keys": [_hash(_key(name))]} for name in (*self.light, *HEAVY)},
+            "tenants": {name: {"keys": [hash_of(key_of(name))]} for name in (*self.light, *HEAVY)},
         }
 
     def rate_of(self, tenant: str) -> float:
@@ -72,11 +81,12 @@ class FloodSettings:
         return gap_bound(longest_prompt, longest_output * self.seats * self.replicas)
 
 
-def _key(tenant: str) -> str:
+def key_of(tenant: str) -> str:
+    """The API key that a drill gives it."""
     return f"key-of-{tenant}"
 
 
-def _hash(key: str) -> str:
+def hash_of(key: str) -> str:
     """As a configuration holds it."""
     return "sha256:" + hashlib.sha256(key.encode()).hexdigest()
 
@@ -161,7 +171,7 @@ async def _sources(
         sources = {}
         for name in tenants:
             load = Load(settings.prompt, settings.output, seed=settings.seed_of(name))
-            headers = {"Authorization": f"Bearer {_key(name)}"}
+            headers = {"Authorization": f"Bearer {key_of(name)}"}
             source = load_source(url, load, headers=headers)
             sources[name] = await stack.enter_async_context(source)
         yield sources

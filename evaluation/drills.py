@@ -12,6 +12,10 @@ from collections.abc import Callable, Sequence
 
 from chairlift.evaluation.drill_flood import FloodSettings
 from chairlift.evaluation.drill_flood import run as flood
+from chairlift.evaluation.drill_guard import GuardSettings
+from chairlift.evaluation.drill_guard import run as guard
+from chairlift.evaluation.drill_guard_faults import GuardFaultSettings
+from chairlift.evaluation.drill_guard_faults import run as guard_faults
 from chairlift.evaluation.drill_kill import KillSettings
 from chairlift.evaluation.drill_kill import run as kill
 from chairlift.evaluation.drill_overload import OverloadSettings
@@ -38,6 +42,8 @@ def _drills(*, real: bool) -> dict[str, Callable[[], Report]]:
         "stop": lambda: stop(StopSettings.real() if real else StopSettings()),
         "flood": lambda: flood(FloodSettings.real() if real else FloodSettings()),
         "overload": lambda: overload(OverloadSettings.real() if real else OverloadSettings()),
+        "guard": lambda: guard(GuardSettings.real() if real else GuardSettings()),
+        "guard-faults": lambda: guard_faults(GuardFaultSettings()),
         "vanish": lambda: vanish(VanishSettings.real() if real else VanishSettings()),
         "prefix": lambda: prefix(PrefixSettings.real() if real else PrefixSettings()),
     }

@@ -29,7 +29,6 @@ class Accounts:
 
     def sent(self, ticket: Ticket, now: float, *, waiting: bool) -> None:
         """It goes to a replica; ``waiting``: others stay behind."""
-        ticket.flight.record.sent(now)
         self.starts.started(now, ticket.n, waiting=waiting)
         if not ticket.under_way:
             self.counters.chosen(ticket.tenant, ticket.priority)

@@ -8,9 +8,12 @@ whom they chose.
     INTERACTIVE:  tenant → its line      next = the least (effective class, counter, order)
     STANDARD:     tenant → its line             over the heads of all lines
     BATCH:        tenant → its line
+    late:         (tenant, class) → its line
 
-An item rises one class for each ``promote_after_s`` that it has waited, so nobody starves in a
+An item rises one level for each ``promote_after_s`` that it has waited, so nobody starves in a
 low one. The head of a line has waited longest, so the heads are all that ``next`` has to look at.
+Late are those that were demoted; they rise as others do, only from further below, so that what has
+waited three times as long as that is of the first class again, and older than any newcomer.
 """
 
 from __future__ import annotations
@@ -18,8 +21,8 @@ from __future__ import annotations
 import heapq
 import math
 from collections import OrderedDict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Generic, Protocol, TypeVar
 
 from chairlift.cluster.fairness import VirtualCounters
@@ -62,13 +65,20 @@ class Queued(Protocol):
 
 T = TypeVar("T", bound=Queued)
 
+_Key = tuple[str, Priority, int]
+"""Of a line: tenant, class, and level."""
+
+LATE = max(Priority) + 1
+"""The level below all classes."""
+
 
 @dataclass(slots=True)
 class _Line(Generic[T]):
-    """Items in order, by identity, with sums over them."""
+    """Items in order, by identity, with sums over them; ``level``: from which they rise."""
 
     tenant: str = ""
     priority: Priority = Priority.INTERACTIVE
+    level: int = Priority.INTERACTIVE
     weight: float = 1.0
     entries: OrderedDict[int, _Entry[T]] = field(default_factory=OrderedDict)
     sequences: int = 0
@@ -77,6 +87,33 @@ class _Line(Generic[T]):
     @property
     def head(self) -> _Entry[T]:
         return next(iter(self.entries.values()))
+
+    @property
+    def key(self) -> _Key:
+        return self.tenant, self.priority, self.level
+
+    def put(self, entry: _Entry[T]) -> None:
+        """Append it, or where it belongs by its order, if it came back."""
+        least = self.head.order if self.entries else entry.order
+        most = next(reversed(self.entries.values())).order if self.entries else entry.order
+        self.entries[id(entry.item)] = entry
+        if entry.order < least:
+            self.entries.move_to_end(id(entry.item), last=False)
+        elif entry.order < most:
+            self.entries = OrderedDict(sorted(self.entries.items(), key=_order))
+        self.sequences += entry.item.n
+        self.tokens += entry.item.num_tokens
+        entry.line = self
+
+    def take(self, entry: _Entry[T]) -> None:
+        del self.entries[id(entry.item)]
+        self.sequences -= entry.item.n
+        self.tokens -= entry.item.num_tokens
+
+    def before(self, since: float) -> list[_Entry[T]]:
+        """Those at the front that came before ``since``."""
+        entries = self.entries.values()
+        return list(takewhile(lambda entry: entry.item.queued_at < since, entries))
 
 
 @dataclass(slots=True, eq=False)
@@ -88,11 +125,31 @@ class _Entry(Generic[T]):
     line: _Line[T]
     waits: bool = True
 
+    def level(self, now: float, promote_after_s: float) -> int:
+        """Where it has risen to."""
+        risen = int(max(0.0, now - self.item.queued_at) / promote_after_s)
+        return max(0, self.line.level - risen)
+
+
+@dataclass(slots=True)
+class _Part:
+    """Of what waits: so much of one tenant's goes before a newcomer, all from this level on."""
+
+    level: int
+    weight: float
+    sequences: int = 0
+    tokens: int = 0
+
+    def add(self, other: _Part | _Line[T]) -> None:
+        self.sequences += other.sequences
+        self.tokens += other.tokens
+
 
 class FairQueue(Generic[T]):
     """What waits in one router.
 
     Attributes:
+        fair: without it, tenants do not matter, only class and arrival.
         num_sequences, num_tokens: of all items together.
     """
 
@@ -100,15 +157,15 @@ class FairQueue(Generic[T]):
     """Alarms of items that left early and are kept at most, beyond one for each that waits."""
 
     def __init__(self, counters: VirtualCounters, *, fair: bool, promote_after_s: float) -> None:
-        """Start empty; without ``fair``, tenants do not matter, only class and arrival."""
+        """Start empty."""
+        self.fair = fair
         self.num_sequences = 0
         self.num_tokens = 0
         self._counters = counters
-        self._fair = fair
         self._promote_after_s = promote_after_s
         self._entries: dict[int, _Entry[T]] = {}
         self._first: _Line[T] = _Line()
-        self._lines: dict[Priority, dict[str, _Line[T]]] = {each: {} for each in Priority}
+        self._lines: dict[_Key, _Line[T]] = {}
         self._newest = self._oldest = 0
         self._alarms: list[tuple[float, int, _Entry[T]]] = []
 
@@ -120,7 +177,9 @@ class FairQueue(Generic[T]):
 
     def push(self, item: T) -> None:
         """Queue a newcomer, whose tenant is lifted if nothing of it waits in the class."""
-        waits = item.tenant in self._lines[item.priority]
+        waits = any(
+            (item.tenant, item.priority, level) in self._lines for level in (item.priority, LATE)
+        )
         self._counters.arrive(item.tenant, item.weight, item.priority, waits=waits)
         self._newest += 1
         self._add(item, self._newest)
@@ -129,7 +188,6 @@ class FairQueue(Generic[T]):
         """Put back what a replica refused, before the others of its tenant and class."""
         self._oldest -= 1
         self._add(item, self._oldest)
-        self._lines[item.priority][item.tenant].entries.move_to_end(id(item), last=False)
 
     def push_first(self, item: T) -> None:
         """Queue work that was under way: it goes before everything but others of its kind."""
@@ -148,26 +206,23 @@ class FairQueue(Generic[T]):
         """
         first = [self._first.head.item] if self._first.entries else []
         ranks = []
-        for line in self._all_lines():
+        for line in self._lines.values():
             head = line.head
-            risen = int(max(0.0, now - head.item.queued_at) / self._promote_after_s)
-            value = self._counters.value(line.tenant) if self._fair else 0.0
-            ranks.append((max(0, line.priority - risen), value, head.order, head.item))
+            value = self._counters.value(line.tenant) if self.fair else 0.0
+            ranks.append((head.level(now, self._promote_after_s), value, head.order, head.item))
         ranks.sort(key=_rank)
-        return first + [item for *_, item in ranks[: None if self._fair else 1]]
+        return first + [item for *_, item in ranks[: None if self.fair else 1]]
 
     def remove(self, item: T) -> None:
         """It is served, or nobody wants it any more. Raises KeyError if it is not queued."""
         entry = self._entries.pop(id(item))
         entry.waits = False
         line = entry.line
-        del line.entries[id(item)]
-        line.sequences -= item.n
-        line.tokens -= item.num_tokens
+        line.take(entry)
         self.num_sequences -= item.n
         self.num_tokens -= item.num_tokens
         if line is not self._first and not line.entries:
-            del self._lines[line.priority][line.tenant]
+            del self._lines[line.key]
         if len(self._alarms) > 2 * len(self._entries) + self._STALE_ALARMS:
             self._alarms = [alarm for alarm in self._alarms if alarm[2].waits]
             heapq.heapify(self._alarms)
@@ -182,23 +237,46 @@ class FairQueue(Generic[T]):
                 items.append(entry.item)
         return items
 
-    def ahead(self, priority: Priority, tenant: str, weight: float) -> tuple[int, int]:
+    def demote(self, now: float, after_s: float) -> None:
+        """Let who has waited longer than ``after_s`` seconds go after all who have not, for now.
+
+        They keep their order, and rise again from below; tenants are charged as before.
+        """
+        for line in [line for line in self._lines.values() if line.level != LATE]:
+            if not (moved := line.before(now - after_s)):
+                continue
+            new: _Line[T] = _Line(line.tenant, line.priority, LATE)
+            late = self._lines.setdefault(new.key, new)
+            late.weight = line.weight
+            for entry in moved:
+                line.take(entry)
+                late.put(entry)
+            if not line.entries:
+                del self._lines[line.key]
+
+    def ahead(self, priority: Priority, tenant: str, weight: float, now: float) -> tuple[int, int]:
         """Sequences and tokens that would be served before a newcomer.
 
         Under weighted sharing, while the newcomer's tenant has its own line and the newcomer
-        served, each other tenant of the class has its share, as far as its line goes.
+        served, each other tenant of the class has its share, as far as its line goes. Of late ones
+        those count that have risen.
         """
         sequences, tokens = float(self._first.sequences), float(self._first.tokens)
-        own = self._lines[priority].get(tenant)
-        turns = (1 + (own.sequences if own is not None else 0)) / weight
-        for line in self._all_lines():
-            if line.priority > priority:
+        peers: dict[str, _Part] = {}
+        for line in self._lines.values():
+            late = line.level == LATE
+            part = _risen(line, priority, now, self._promote_after_s) if late else line
+            if part.level > priority:
                 continue
-            part = 1.0
-            if self._fair and line.priority == priority and line is not own:
-                part = min(1.0, turns * line.weight / line.sequences)
-            sequences += part * line.sequences
-            tokens += part * line.tokens
+            if self.fair and part.level == priority:
+                peers.setdefault(line.tenant, _Part(priority, line.weight)).add(part)
+            else:
+                sequences, tokens = sequences + part.sequences, tokens + part.tokens
+        turns = (1 + (peers[tenant].sequences if tenant in peers else 0)) / weight
+        for name, peer in peers.items():
+            share = 1.0 if name == tenant else min(1.0, turns * peer.weight / peer.sequences)
+            sequences += share * peer.sequences
+            tokens += share * peer.tokens
         return math.ceil(sequences), math.ceil(tokens)
 
     def backlogged(self) -> dict[str, T]:
@@ -207,7 +285,7 @@ class FairQueue(Generic[T]):
         Work that was under way does not count.
         """
         oldest: dict[str, T] = {}
-        for line in self._all_lines():
+        for line in self._lines.values():
             item = line.head.item
             other = oldest.setdefault(line.tenant, item)
             if item.queued_at < other.queued_at:
@@ -216,26 +294,37 @@ class FairQueue(Generic[T]):
 
     def queued_of(self, tenant: str) -> int:
         """Items of a tenant, as ``backlogged`` counts them."""
-        return sum(len(lines[tenant].entries) for lines in self._lines.values() if tenant in lines)
-
-    def _all_lines(self) -> Iterator[_Line[T]]:
-        for lines in self._lines.values():
-            yield from lines.values()
+        keys = ((tenant, each, level) for each in Priority for level in (each, LATE))
+        return sum(len(self._lines[key].entries) for key in keys if key in self._lines)
 
     def _add(self, item: T, order: int, line: _Line[T] | None = None) -> None:
         if item in self:
             raise ValueError("it is queued already")
         if line is None:
-            new: _Line[T] = _Line(item.tenant, item.priority)
-            line = self._lines[item.priority].setdefault(item.tenant, new)
+            new: _Line[T] = _Line(item.tenant, item.priority, item.priority)
+            line = self._lines.setdefault(new.key, new)
             line.weight = item.weight
         entry = _Entry(item, order, line)
-        self._entries[id(item)] = line.entries[id(item)] = entry
-        line.sequences += item.n
-        line.tokens += item.num_tokens
+        self._entries[id(item)] = entry
+        line.put(entry)
         self.num_sequences += item.n
         self.num_tokens += item.num_tokens
         heapq.heappush(self._alarms, (item.expires_at, order, entry))
+
+
+def _risen(line: _Line[T], priority: Priority, now: float, promote_after_s: float) -> _Part:
+    """Of a late line, those that have risen to this class or beyond."""
+    part = _Part(line.head.level(now, promote_after_s), line.weight)
+    for entry in line.entries.values() if part.level <= priority else ():
+        if entry.level(now, promote_after_s) > priority:
+            break
+        part.sequences += entry.item.n
+        part.tokens += entry.item.num_tokens
+    return part
+
+
+def _order(entry: tuple[int, _Entry[T]]) -> int:
+    return entry[1].order
 
 
 def _rank(head: tuple[int, float, int, object]) -> tuple[int, float, int]:

@@ -21,9 +21,14 @@ SHORTEST_S = 0.1
 
 
 class Hedging:
-    """Watches legs until they start; bounded by what the replicas have open."""
+    """Watches legs until they start; bounded by what the replicas have open.
+
+    Attributes:
+        on: late ones are told; without it they are only watched.
+    """
 
     def __init__(self) -> None:
+        self.on = True
         self._took: deque[float] = deque(maxlen=REMEMBERED)
         self._waiting: dict[Leg, None] = {}
 
@@ -42,7 +47,7 @@ class Hedging:
         """Those past the p99 of the usual time; each is told once."""
         for leg in [leg for leg in self._waiting if not leg.running]:
             del self._waiting[leg]
-        if len(self._took) < ENOUGH:
+        if not self.on or len(self._took) < ENOUGH:
             return []
         usual = max(SHORTEST_S, sorted(self._took)[int(QUANTILE * len(self._took))])
         late = [

@@ -36,6 +36,7 @@ FIRST_TOKEN_EDGES = (
 )
 PER_TOKEN_EDGES = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 DURATION_EDGES = tuple(0.01 * 2**i for i in range(14))
+TOKEN_EDGES = tuple(float(4**i) for i in range(14))
 
 
 class Outcome(enum.StrEnum):
@@ -66,6 +67,7 @@ class RequestEnd:
         duration_s: from its start here to its end here.
         first_token_s: from its start to the arrival of its first token, if one arrived.
         output_tokens: of all choices together.
+        prompt_tokens: of the prompt, once.
     """
 
     tenant: str
@@ -74,6 +76,7 @@ class RequestEnd:
     duration_s: float
     first_token_s: float | None
     output_tokens: int
+    prompt_tokens: int
 
 
 class Histogram:
@@ -92,11 +95,15 @@ class Histogram:
         self._sum += value * weight
 
     def family(self, name: str, text: str, labels: dict[str, str]) -> HistogramMetricFamily:
-        bounds = [*map(floatToGoString, self._edges), "+Inf"]
         family = HistogramMetricFamily(name, text, labels=list(labels))
+        self.add_to(family, labels)
+        return family
+
+    def add_to(self, family: HistogramMetricFamily, labels: dict[str, str]) -> None:
+        """Add this one to a family that has more than one."""
+        bounds = [*map(floatToGoString, self._edges), "+Inf"]
         buckets = list(zip(bounds, accumulate(self._counts), strict=True))
         family.add_metric(list(labels.values()), buckets, self._sum)
-        return family
 
 
 class RouterMetrics:
@@ -145,8 +152,9 @@ class RouterMetrics:
         self._finished_first_token = Histogram(FIRST_TOKEN_EDGES)
         self._finished_per_token = Histogram(PER_TOKEN_EDGES)
         self._finished_duration = Histogram(DURATION_EDGES)
+        self._finished_tokens = {kind: Histogram(TOKEN_EDGES) for kind in ("input", "output")}
         self._registry = CollectorRegistry()
-        self._registry.register(_Page(self._families))
+        self._registry.register(_Page(self.families))
 
     @property
     def open(self) -> int:
@@ -172,6 +180,8 @@ class RouterMetrics:
             return
         self._finished_duration.observe(end.duration_s)
         self._finished_first_token.observe(end.first_token_s)
+        self._finished_tokens["input"].observe(end.prompt_tokens)
+        self._finished_tokens["output"].observe(end.output_tokens)
         if end.output_tokens > 1:
             decoding_s = end.duration_s - end.first_token_s
             self._finished_per_token.observe(decoding_s / (end.output_tokens - 1))
@@ -180,7 +190,8 @@ class RouterMetrics:
         """The page and its content type."""
         return generate_latest(self._registry), CONTENT_TYPE_LATEST
 
-    def _families(self) -> Iterator[Metric]:
+    def families(self) -> Iterator[Metric]:
+        """What the page is made of."""
         yield from self._request_families()
         yield from self._latency_families()
         yield from self._replica_families()
@@ -230,6 +241,12 @@ class RouterMetrics:
         yield self._finished_per_token.family(name, text, model)
         name = "gen_ai_server_time_per_output_token_seconds"
         yield self._finished_per_token.family(name, text, convention)
+        text = "Tokens of requests that finished."
+        labels = [*convention, "gen_ai_token_type"]
+        usage = HistogramMetricFamily("gen_ai_client_token_usage", text, labels=labels)
+        for kind, histogram in self._finished_tokens.items():
+            histogram.add_to(usage, convention | {"gen_ai_token_type": kind})
+        yield usage
 
     def _replica_families(self) -> Iterator[Metric]:
         labels = [*self._model, "replica"]

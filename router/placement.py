@@ -73,6 +73,7 @@ class ReplicaView:
         open_sequences: that this router has there, whether reported or not.
         full: it refused a request for want of room, and has reported nothing since.
         unstarted: what this router has there without a token so far, by tenant and class.
+        max_seats: that are given away there at the most, however many there are; None: all.
     """
 
     replica_id: str
@@ -86,6 +87,13 @@ class ReplicaView:
     open_sequences: int = 0
     full: bool = False
     unstarted: Unstarted = field(default_factory=Unstarted, compare=False)
+    max_seats: int | None = None
+
+    @property
+    def seats(self) -> int:
+        """That are given away there; 0 while that is not known."""
+        seats = 0 if self.info is None else self.info.max_sequences
+        return seats if self.max_seats is None else min(seats, self.max_seats)
 
     @property
     def backlog(self) -> int:
@@ -100,8 +108,8 @@ class ReplicaView:
     @property
     def free_seats(self) -> int:
         """As far as known; negative when sequences wait for one."""
-        load, seats = self.load or LoadReport(), self.info.max_sequences if self.info else 0
-        return seats - load.running - load.waiting - self.sent_sequences
+        load = self.load or LoadReport()
+        return self.seats - load.running - load.waiting - self.sent_sequences
 
     def is_fresh(self, stale_after_s: float) -> bool:
         """Whether the report says something: an old one is unknown, not idle."""
@@ -140,7 +148,7 @@ def credits(view: ReplicaView, stale_after_s: float) -> int:
     load = view.load or LoadReport()
     if not view.ready or view.full or load.draining or view.info is None:
         return 0
-    seats, routers = view.info.max_sequences, max(1, load.routers)
+    seats, routers = view.seats, max(1, load.routers)
     if not view.is_fresh(stale_after_s):
         return max(0, max(1, -(-seats // routers)) - view.open_sequences)
     share = _share(seats - load.running - load.waiting, routers)
@@ -157,7 +165,7 @@ def has_place_in_line(view: ReplicaView, need: Need, look_ahead: int, stale_afte
         return False
     if view.info is None:
         return False
-    seats, routers = view.info.max_sequences, max(1, load.routers)
+    seats, routers = view.seats, max(1, load.routers)
     # What was sent beyond our share of the free seats waits there, or will.
     beyond = view.sent_sequences - _share(seats - load.running - load.waiting, routers)
     line = max(load.waiting + max(0, beyond), view.open_sequences - seats)
@@ -170,7 +178,11 @@ def has_place_in_line(view: ReplicaView, need: Need, look_ahead: int, stale_afte
 
 
 class Placement:
-    """The rule, with the little that policies remember."""
+    """The rule, with the little that policies remember.
+
+    Attributes:
+        affinity: replicas that hold a prompt's prefix are preferred, if the policy does so.
+    """
 
     def __init__(
         self, policy: str, *, look_ahead: int, stale_after_s: float, random: random.Random
@@ -189,6 +201,7 @@ class Placement:
             "power-of-two": self._power_of_two,
             "round-robin": self._round_robin,
         }[policy]
+        self.affinity = True
         self._look_ahead = look_ahead
         self._stale_after_s = stale_after_s
         self._random = random
@@ -257,6 +270,8 @@ class Placement:
     def _prefix_aware(
         self, views: Sequence[ReplicaView], need: Need, hits: Callable[[str], int]
     ) -> ReplicaView:
+        if not self.affinity:
+            return self._least_loaded(views, need, hits)
         costs = {
             view.replica_id: self._tokens(view, need, hits(view.replica_id)) / rate
             for view, rate in zip(views, _rates(views), strict=True)

@@ -197,6 +197,7 @@ class Pump:
         self._next_handle += ticket.n
         for choice in leg.running:
             ticket.flight.choices[choice].place = leg
+        ticket.flight.record.sent(now, stream.replica_id)
         self.accounts.sent(ticket, now, waiting=len(self._queue) > 0)
         size = 0 if stream.info is None else stream.info.block_size
         names = ticket.need(size).names
@@ -242,6 +243,8 @@ class Pump:
         losses, now = leg.ticket.flight.losses, self._parts.clock()
         counts = loss not in losses
         losses[loss] = None
+        if counts:
+            leg.ticket.flight.record.lost(leg.stream.replica_id)
         lost = [replica_id for _, replica_id in losses]
         stranded = Stranded(lost, leg.ticket.tenant, reason, counts)
         if leg.ticket.flight.journey is not None:

@@ -7,15 +7,23 @@ by ``recorder``. A token costs a few additions, and a turn of its reader one ent
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from chairlift.cluster.protocol import Request
-from chairlift.cluster.telemetry import Bucket, Series, Tally, length_class
+from chairlift.cluster.telemetry import Bucket, Failure, Series, Tally, length_class
 from chairlift.router.metrics import Outcome, RequestEnd, RouterMetrics
 from chairlift.router.unloaded import Unloaded
 
 __all__ = ["Notes", "Present", "Record", "series_of"]
+
+MAX_FAILURES = 16
+"""Of the newest ones that are kept; and as many of those that were turned away, who can be so many
+that they would hide the others."""
+
+MAX_ID = 64
+"""Characters of a request's name that are kept: clients make them up."""
 
 
 def series_of(request: Request) -> Series:
@@ -30,13 +38,22 @@ class Present:
     Attributes:
         first_token_s, per_token_s: the latency targets.
         second: of the wall clock.
-        bucket: what has happened in it so far.
+        bucket: what has happened in it so far; ``places``: by replica.
+        open: requests that have started and not ended; ``arrivals_s``: when each of them came, by
+            the router's clock, all together.
+        failed, rejected: the newest ones; ``reasons``: of all since the start.
     """
 
     first_token_s: float
     per_token_s: float
     second: int
     bucket: Bucket = field(default_factory=dict)
+    places: Bucket = field(default_factory=dict)
+    open: int = 0
+    arrivals_s: float = 0.0
+    failed: deque[Failure] = field(default_factory=lambda: deque(maxlen=MAX_FAILURES))
+    rejected: deque[Failure] = field(default_factory=lambda: deque(maxlen=MAX_FAILURES))
+    reasons: Counter[str] = field(default_factory=Counter)
     unloaded: Unloaded = field(default_factory=Unloaded)
 
     def tally(self, series: Series) -> Tally:
@@ -44,6 +61,17 @@ class Present:
         if tally is None:
             tally = self.bucket[series] = Tally()
         return tally
+
+    def place(self, replica_id: str) -> Tally:
+        series = Series(replica_id, "", "")
+        tally = self.places.get(series)
+        if tally is None:
+            tally = self.places[series] = Tally()
+        return tally
+
+    def open_age_s(self, now: float) -> float:
+        """Of all that are open together; ``now``: the router's clock."""
+        return self.open * now - self.arrivals_s
 
 
 class Record:
@@ -62,10 +90,15 @@ class Record:
         self._notes = notes
         metrics.started += 1
 
-    def sent(self, now: float) -> None:
+    def sent(self, now: float, replica_id: str) -> None:
         """It goes to a replica; not the first time, if it comes back."""
         if self._notes is not None:
-            self._notes.sent(now)
+            self._notes.sent(now, replica_id)
+
+    def lost(self, replica_id: str) -> None:
+        """A replica has lost it, or some of its choices."""
+        if self._notes is not None:
+            self._notes.lost(replica_id)
 
     def charged(self, service: float) -> None:
         """Its tenant is charged, or is given back what was not served."""
@@ -101,18 +134,19 @@ class Record:
                 duration_s=now - self.arrived_at,
                 first_token_s=self.first_token_s,
                 output_tokens=sum(lengths),
+                prompt_tokens=len(self.request.prompt),
             )
         )
         if self._notes is not None:
-            self._notes.end(outcome, now, lengths)
+            self._notes.end(outcome, label, now, lengths)
 
 
 class Notes:
     """What is noted of one request for its series; told what its ``Record`` is told."""
 
     __slots__ = (
-        *("_arrived_at", "_cached_tokens", "_first_s", "_num_prompt", "_owed"),
-        *("_present", "_second", "_sent", "_series", "_tally"),
+        *("_arrived_at", "_cached_tokens", "_first_s", "_num_prompt", "_owed", "_place"),
+        *("_lost", "_present", "_request_id", "_second", "_sent_at", "_series", "_tally"),
     )
 
     def __init__(self, request: Request, now: float, present: Present) -> None:
@@ -124,14 +158,26 @@ class Notes:
         self._second = present.second
         self._tally = present.tally(self._series)
         self._tally.started += 1
-        self._sent = False
+        self._tally.choices += request.n
+        present.open += 1
+        present.arrivals_s += now
+        self._request_id = request.id[:MAX_ID]
+        self._sent_at: float | None = None
+        self._place = ""
+        self._lost = False
         self._cached_tokens = 0
         self._owed = 0.0
 
-    def sent(self, now: float) -> None:
-        if not self._sent:
-            self._sent = True
+    def sent(self, now: float, replica_id: str) -> None:
+        if self._sent_at is None:
+            self._sent_at = now
             self._now().queue_wait.add(now - self._arrived_at)
+        self._place, self._lost = replica_id, False
+        self._present.place(replica_id).started += 1
+
+    def lost(self, replica_id: str) -> None:
+        self._present.place(replica_id).failed += 1
+        self._lost |= self._place == replica_id
 
     def charged(self, service: float) -> None:
         """Until its first token a charge can be given back, and counts never fall."""
@@ -145,6 +191,8 @@ class Notes:
         tally.prompt_tokens += self._num_prompt
         tally.cached_tokens += cached_tokens
         tally.first_token.add(latency_s)
+        if self._place:
+            self._present.place(self._place).first_token.add(latency_s)
         self._cached_tokens = cached_tokens
         self._settle()
 
@@ -158,18 +206,41 @@ class Notes:
     def next_tokens(self, number: int, elapsed_s: float) -> None:
         self._now().inter_token.add(elapsed_s / number, number)
 
-    def end(self, outcome: Outcome, now: float, lengths: Sequence[int]) -> None:
+    def end(self, outcome: Outcome, label: str, now: float, lengths: Sequence[int]) -> None:
         self._settle()
-        tally, first_s = self._now(), self._first_s
-        setattr(tally, outcome.value, getattr(tally, outcome.value) + 1)
+        tally, present, duration_s = self._now(), self._present, now - self._arrived_at
+        tally.spent_s += duration_s
+        _count(tally, outcome)
+        if self._place and not self._lost:
+            _count(present.place(self._place), outcome)
+        self._close()
+        if outcome is Outcome.FAILED:
+            self._fail(label, present.failed)
+        elif outcome is Outcome.REJECTED:
+            self._fail(label, present.rejected)
+        first_s = self._first_s
         if outcome is Outcome.FINISHED and first_s is not None:
-            duration_s, longest = now - self._arrived_at, max(lengths)
+            longest = max(lengths)
             tally.duration.add(duration_s)
             tally.met += self._met(first_s, duration_s, longest)
+            tally.placed_s += now - (self._arrived_at if self._sent_at is None else self._sent_at)
             computed = self._num_prompt - self._cached_tokens
-            tally.slowdown.add(
-                self._present.unloaded.slowdown(computed, longest, first_s, duration_s)
-            )
+            tally.slowdown.add(present.unloaded.slowdown(computed, longest, first_s, duration_s))
+
+    def _fail(self, reason: str, among: deque[Failure]) -> None:
+        present = self._present
+        present.reasons[reason] += 1
+        rejected = among is present.rejected
+        failure = Failure(
+            present.second, self._series.tenant, reason, self._request_id, self._place, rejected
+        )
+        among.append(failure)
+
+    def _close(self) -> None:
+        present = self._present
+        present.open -= 1
+        # Where none is open, nothing is left of what rounding has added up.
+        present.arrivals_s = present.arrivals_s - self._arrived_at if present.open else 0.0
 
     def _met(self, first_s: float, duration_s: float, longest: int) -> bool:
         """Both targets; the choices come at the same time, so the longest one's pace counts."""
@@ -189,3 +260,7 @@ class Notes:
             self._second = present.second
             self._tally = present.tally(self._series)
         return self._tally
+
+
+def _count(tally: Tally, outcome: Outcome) -> None:
+    setattr(tally, outcome.value, getattr(tally, outcome.value) + 1)

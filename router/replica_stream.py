@@ -88,6 +88,7 @@ class ReplicaStream:
         info: what the replica said of itself when it last welcomed us.
         dispatch: who waits for what, and what is known of the replica; a new one for each
             connection.
+        outgoing: what is still to be said to the replica.
         era: grows whenever everything that was open is lost.
         failed_attempts: to connect, one after the other; 0 while connected.
     """
@@ -114,7 +115,7 @@ class ReplicaStream:
         self._clock = clock
         self._timing = timing
         self._on_news = on_news
-        self._outgoing = Outgoing()
+        self.outgoing = Outgoing()
         self._retiring = False
         self._silent_s = 0.0
         self._in_reach = True
@@ -128,7 +129,7 @@ class ReplicaStream:
             listener: told of the answer, of each delta, and of a loss.
             names: of the prompt's full blocks, which the replica will soon hold.
         """
-        self._outgoing.submit(submission)
+        self.outgoing.submit(submission)
         self.dispatch.expect(submission, listener)
         self.dispatch.index.expect(names, self._clock())
 
@@ -137,7 +138,7 @@ class ReplicaStream:
         handles = tuple(handles)
         self.dispatch.forget(handles)
         if self.state is StreamState.READY:
-            self._outgoing.cancel(handles)
+            self.outgoing.cancel(handles)
         self._end_if_retired()
 
     def retire(self) -> None:
@@ -175,7 +176,7 @@ class ReplicaStream:
 
     def view(self) -> ReplicaView:
         """What is known of the replica now."""
-        dispatch = self.dispatch
+        dispatch, controls = self.dispatch, self.outgoing.controls
         return ReplicaView(
             replica_id=self.replica_id,
             ready=self.ready,
@@ -188,6 +189,7 @@ class ReplicaStream:
             sent_tokens=dispatch.sent.tokens,
             tokens_per_s=dispatch.speed.tokens_per_s,
             unstarted=dispatch.unstarted,
+            max_seats=None if controls is None else controls.max_sequences,
         )
 
     def _end_if_retired(self) -> None:
@@ -242,7 +244,7 @@ class ReplicaStream:
             self.info = wire.welcome_from_wire(message.welcome)
             self.state = StreamState.READY
             async with asyncio.TaskGroup() as group:
-                writer = group.create_task(_write(call, self._outgoing))
+                writer = group.create_task(_write(call, self.outgoing))
                 while message is not None:
                     self._receive(message)
                     message = await _read(call)
@@ -259,14 +261,14 @@ class ReplicaStream:
         """Nobody waits for this replica any longer; should it wake up, it is told so."""
         logger.warning("gave up what %s runs: %s", self.replica_id, reason)
         self.era += 1
-        self._outgoing.cancel(self.dispatch.lose(reason))
+        self.outgoing.cancel(self.dispatch.lose(reason))
         self._end_if_retired()
 
     def _break(self, state: StreamState, reason: str) -> None:
         """Everything that was under way is lost, and what was known is known no more."""
         self.state = state
         self.era += 1
-        self._outgoing.clear()
+        self.outgoing.clear()
         broken, self.dispatch = self.dispatch, Dispatch(self._clock)
         broken.lose(reason)
         self._on_news()

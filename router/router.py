@@ -1,6 +1,6 @@
 """The router: who gets in, and what one router process consists of.
 
-Owns the members and their streams, admission, the account of how each request ended, and the
+Owns admission, the account of how each request ended, what the Guard has put in force, and the
 clockwork that looks after all of them. Who is next and where it goes is the business of ``pump``,
 a request's own life that of ``flight``. It knows nothing of HTTP, of models or of Ray.
 """
@@ -14,6 +14,7 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NoReturn
 
 from chairlift.cluster.config import RouterConfig, TelemetryConfig
@@ -24,16 +25,19 @@ from chairlift.cluster.errors import (
     Unavailable,
 )
 from chairlift.cluster.fairness import BURST, VirtualCounters
+from chairlift.cluster.guard_state import GuardState
 from chairlift.cluster.tracing import Tracer
 from chairlift.router import placement
 from chairlift.router.accounts import Accounts
 from chairlift.router.admission import Admission, AdmissionLimits, Backlog
 from chairlift.router.ask import Ask
-from chairlift.router.failover import Failover, Fate
+from chairlift.router.failover import Failover
 from chairlift.router.fair_queue import FairQueue
 from chairlift.router.flight import Flight, FlightSupport
+from chairlift.router.gate import Gate
 from chairlift.router.hedging import Hedging
 from chairlift.router.journey import start_journey
+from chairlift.router.members import Members
 from chairlift.router.metrics import RouterMetrics
 from chairlift.router.placement import Placement, ReplicaView
 from chairlift.router.pump import Pump, PumpParts
@@ -93,18 +97,15 @@ class Router:
         self._model_name = model_name
         self._settings = settings
         self._clock = clock
-        self._timing = timing or _stream_timing(settings)
-        self._streams: dict[str, ReplicaStream] = {}
-        self._retiring: set[ReplicaStream] = set()
+        self._gate = Gate()
+        timing = timing or _stream_timing(settings)
+        self._members = Members(_connector(self.id, clock, timing, lambda: self._pump.soon()))
         self._open: dict[Flight, bool] = {}
         self._none_open = asyncio.Event()
         self._none_open.set()
         self._closed = False
         counters = VirtualCounters(BURST)
-        limits = AdmissionLimits(
-            settings.max_requests, settings.max_queued, settings.max_queued_tokens
-        )
-        self._accounts = Accounts(counters, Admission(limits), StartRate(), FirstToken())
+        self._accounts = Accounts(counters, Admission(_limits(settings)), StartRate(), FirstToken())
         self._queue: FairQueue[Ticket] = FairQueue(
             counters, fair=settings.fair, promote_after_s=settings.promote_after_s
         )
@@ -112,17 +113,20 @@ class Router:
         labels = {"model_name": model_name, "router": label}
         tenants = TenantMetrics(labels, self._queue, counters)
         self.metrics = RouterMetrics(model_name, self.replicas, router_id=label, tenants=tenants)
-        self._recorder = Recorder(self.metrics, telemetry or TelemetryConfig())
+        self._telemetry = telemetry or TelemetryConfig()
+        self._recorder = Recorder(self.metrics, self._telemetry)
         self.reporter = Reporter(
-            self.id, model_name, self._recorder, self._queue, self.replicas, clock
+            self.id,
+            model_name,
+            self._recorder,
+            self._queue,
+            self.replicas,
+            clock,
+            lambda: self._gate.guard,
         )
         self._support = FlightSupport(tokenizer, self._recorder, clock, self._ended)
-        self._placement = Placement(
-            settings.placement,
-            look_ahead=settings.look_ahead,
-            stale_after_s=STALE_AFTER_S,
-            random=random.Random(self.id),
-        )
+        self._placement = _placement(settings, self.id)
+        self._hedging = Hedging() if settings.hedging else None
         self._budget = RetryBudget(settings.moves_share, settings.moves_floor)
         self.share = SharedUse(counters, self._accounts.admission, self._queue)
         self._pump = Pump(self._parts())
@@ -130,35 +134,40 @@ class Router:
 
     def update_members(self, members: Mapping[str, str]) -> None:
         """Replica id → endpoint, of all members; others finish what they run and are left."""
-        for replica_id, stream in list(self._streams.items()):
-            if members.get(replica_id) != stream.endpoint:
-                self._retire(self._streams.pop(replica_id))
-        for replica_id, endpoint in members.items():
-            if replica_id not in self._streams and not self._closed:
-                self._streams[replica_id] = ReplicaStream(
-                    replica_id,
-                    endpoint,
-                    router_id=self.id,
-                    clock=self._clock,
-                    timing=self._timing,
-                    on_news=self._pump.soon,
-                )
+        self._members.update(members, join=not self._closed)
 
     def replicas(self) -> list[ReplicaView]:
         """What is known of each member now."""
-        return [stream.view() for stream in self._streams.values()]
+        return self._members.views()
 
     @property
     def max_sequence_tokens(self) -> int | None:
         """Prompt plus output that any replica can hold; None while no replica is ready."""
         return placement.max_sequence_tokens(self.replicas())
 
+    @property
+    def guard(self) -> GuardState | None:
+        """The Guard's newest state that is obeyed; None while there was none."""
+        return self._gate.guard
+
+    def obey(self, state: GuardState) -> None:
+        """Put the Guard's Controls in force, here and at every replica, if the state is newer."""
+        if not self._gate.obey(state):
+            return
+        controls = state.controls
+        self._queue.fair = controls.fair
+        self._placement.affinity = controls.affinity
+        if self._hedging is not None:
+            self._hedging.on = controls.hedging
+        self._members.tell(controls)
+        self._pump.soon()
+
     def submit(self, ask: Ask) -> Flight:
         """Let a request in; the flight waits for a replica, see ``Flight.placed``.
 
         Raises:
             RateLimited: the tenant is over one of its limits.
-            Overloaded: this router is full.
+            Overloaded: this router is full, or the Guard does not let it in.
             Unavailable: the service is stopping, or the deadline cannot be met.
             InvalidRequest: no replica could ever hold it.
         """
@@ -190,8 +199,7 @@ class Router:
             raise AssertionError(
                 f"{self.metrics.started} requests started, {ended} ended, {len(self._open)} open"
             )
-        streams = [*self._streams.values(), *self._retiring]
-        if not self._open and any(stream.dispatch.num_open for stream in streams):
+        if not self._open and any(stream.dispatch.num_open for stream in self._members):
             raise AssertionError("a stream has open handles, but no request is open")
         if not self._open and len(self._queue):
             raise AssertionError("something waits for a replica, but no request is open")
@@ -208,20 +216,18 @@ class Router:
         self._house.cancel()
         for flight in list(self._open):
             flight.cancel(_shutting_down())
-        streams = [*self._streams.values(), *self._retiring]
-        self._streams.clear()
-        await asyncio.gather(*(stream.close() for stream in streams))
+        await self._members.close()
 
     def _parts(self) -> PumpParts:
         settings = self._settings
         return PumpParts(
             queue=self._queue,
             placement=self._placement,
-            failover=Failover(settings.max_moves, self._budget, self._fate),
+            failover=Failover(settings.max_moves, self._budget, self._members.fate),
             accounts=self._accounts,
             metrics=self.metrics,
-            streams=self._streams,
-            hedging=Hedging() if settings.hedging else None,
+            streams=self._members.streams,
+            hedging=self._hedging,
             clock=self._clock,
         )
 
@@ -233,6 +239,7 @@ class Router:
         if self._closed:
             raise _shutting_down()
         ask, now, views = ticket.flight.ask, self._clock(), self.replicas()
+        self._gate.check(ask.request, now)
         request, num_prompt = ask.request, len(ask.request.prompt)
         need = ticket.need(block_size=0)  # its blocks do not matter yet
         max_total = need.max_total
@@ -243,7 +250,7 @@ class Router:
                 param="prompt" if num_prompt >= limit else "max_tokens",
                 code="context_length_exceeded",
             )
-        ahead, _ = self._queue.ahead(request.priority, request.tenant, request.weight)
+        ahead, _ = self._queue.ahead(request.priority, request.tenant, request.weight, now)
         free = sum(placement.credits(view, STALE_AFTER_S) for view in views)
         prediction = self._accounts.first_token.predict(
             ahead,
@@ -265,20 +272,6 @@ class Router:
         self._accounts.admission.started(ask.tenant, num_prompt, now)
         self._budget.started(request.tenant, now)
         return prediction
-
-    def _retire(self, stream: ReplicaStream) -> None:
-        self._retiring.add(stream)
-        stream.task.add_done_callback(lambda _: self._retiring.discard(stream))
-        stream.retire()
-
-    def _fate(self, replica_id: str) -> Fate:
-        """What became of a replica; one that is no member any more is dead."""
-        stream = self._streams.get(replica_id)
-        if stream is None:
-            return Fate.DEAD
-        if stream.ready:
-            return Fate.BACK
-        return Fate.DEAD if stream.failed_attempts else Fate.UNKNOWN
 
     def _ended(self, flight: Flight) -> None:
         if self._open.pop(flight):
@@ -304,14 +297,39 @@ class Router:
             await asyncio.sleep(TICK_S if self._open else IDLE_TICK_S)
             now = self._clock()
             try:
-                for stream in [*self._streams.values(), *self._retiring]:
+                for stream in self._members:
                     stream.watch(now - last)
+                if self._gate.controls.demote_late:
+                    self._queue.demote(now, self._telemetry.first_token_target_s)
                 self._pump.tick(now, self._settings.wait_for_replica_s)
                 self._fail_late_ones(now)
-                self._recorder.tick(self._queue.backlogged(), now - last)
+                self._recorder.tick(self._queue.backlogged(), now, now - last)
             except Exception:
                 logger.exception("housekeeping failed; it goes on")
             last = now
+
+
+def _connector(
+    router_id: str,
+    clock: Callable[[], float],
+    timing: StreamTiming,
+    on_news: Callable[[], None],
+) -> Callable[[str, str], ReplicaStream]:
+    """Makes streams, each to a replica at an endpoint."""
+    return partial(ReplicaStream, router_id=router_id, clock=clock, timing=timing, on_news=on_news)
+
+
+def _limits(settings: RouterConfig) -> AdmissionLimits:
+    return AdmissionLimits(settings.max_requests, settings.max_queued, settings.max_queued_tokens)
+
+
+def _placement(settings: RouterConfig, seed: str) -> Placement:
+    return Placement(
+        settings.placement,
+        look_ahead=settings.look_ahead,
+        stale_after_s=STALE_AFTER_S,
+        random=random.Random(seed),
+    )
 
 
 def _stream_timing(settings: RouterConfig) -> StreamTiming:

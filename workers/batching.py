@@ -60,6 +60,8 @@ class Room:
         tokens: of the step's budget, what the pending tokens of running sequences leave over.
         block_size: positions of a block.
         find: looks a waiting sequence up in the prefix cache.
+        reserve: each sequence is given room for its greatest length; ``blocks`` are what is left
+            of that, and may be less than none.
     """
 
     running: int
@@ -68,6 +70,7 @@ class Room:
     tokens: int
     block_size: int
     find: Callable[[Sequence], Found] = _find_nothing
+    reserve: bool = False
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
@@ -95,8 +98,9 @@ class BatchingPolicy(Protocol):
 class Continuous:
     """Admit in order of service while there are seats, blocks and tokens.
 
-    A sequence needs blocks for the tokens that it has and the one that they yield. It is not
-    admitted when the next step has no token left for it: it would hold a seat and stand still.
+    A sequence needs blocks for the tokens that it has and the one that they yield, or for its
+    greatest length where room is reserved, so that nobody is preempted later. It is not admitted
+    when the next step has no token left for it: it would hold a seat and stand still.
     """
 
     def choose(self, waiting: Collection[Sequence], room: Room) -> Choice:
@@ -108,7 +112,8 @@ class Continuous:
             if tokens <= 0:
                 return Choice(tuple(chosen), Reason.BUDGET)
             found = room.find(sequence)
-            blocks -= room.blocks_for(sequence.num_tokens + 1) - found.held
+            length = sequence.max_total if room.reserve else sequence.num_tokens + 1
+            blocks -= room.blocks_for(length) - found.held
             if blocks < 0:
                 return Choice(tuple(chosen), Reason.NO_BLOCKS)
             tokens -= sequence.num_tokens - found.tokens

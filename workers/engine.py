@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from chairlift.cluster.protocol import BlockEvents, Delta, FinishReason, LoadReport
 from chairlift.workers.intake import Drained, Source
 from chairlift.workers.ledger import Ledger
+from chairlift.workers.pace import Pace
 from chairlift.workers.rank_faults import RankFault
 from chairlift.workers.scheduler import Outcome, Scheduler
 from chairlift.workers.sequence import Admission, Runner, StepPlan, StepResult
@@ -77,6 +78,7 @@ class Engine:
         self._sink = sink
         self._clock = clock
         self._ledger = ledger
+        self._pace = Pace()
         self._stopping = False
         self._step_started: float | None = None
         self._left: set[int] = set()
@@ -140,7 +142,8 @@ class Engine:
         admission = self._refill()
         busy = bool(plan.slices or outcomes or admission.admitted)
         if busy:
-            load = self._scheduler.load(self.load.step + 1)
+            pace = self._pace
+            load = self._scheduler.load(self.load.step + 1, pace.taken_s, pace.predicted_s)
             self._publish(outcomes, load, self._scheduler.take_block_events())
         else:
             _check_idle(self._scheduler)
@@ -168,9 +171,11 @@ class Engine:
         """3: one forward pass, one sampling; None when the runner failed."""
         result: StepResult | None = StepResult(())
         if plan.slices:
+            began = self._clock()
             try:
                 result = _checked(plan, self._runner.advance(plan))
                 self._failures = 0
+                self._pace.observe(plan.num_tokens, plan.kv_read, self._clock() - began)
             except RankFault:
                 raise
             except Exception as error:

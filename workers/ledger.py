@@ -40,6 +40,8 @@ DUMP_PERIOD_S = 60.0
 """Anomalies sooner after a dump are noted, but not written to disk."""
 FLUSH_PERIOD_S = 1.0
 """How far behind the engine the journal on disk may be while steps are taken."""
+MOST_SNAPSHOTS = 8
+"""Whose places are remembered; the ring seldom holds more."""
 _OWN_END = (FinishReason.STOP, FinishReason.LENGTH)
 
 
@@ -84,6 +86,7 @@ class Ledger:
         self._journal = folder if always else None
         self._clocks = clocks
         self._since_snapshot: int | None = None
+        self._snapshots: tuple[tuple[int, int], ...] = ()  # steps, and positions in the ring
         self._step = 0
         self._at = self._cpu_at = 0.0
         self._predicted: float | None = None
@@ -97,6 +100,18 @@ class Ledger:
     def content(self) -> bytes:
         """A ledger file of what the ring holds."""
         return self._header + self._ring.content()
+
+    def parts(self, steps: int, pause_s: float) -> list[bytes]:
+        """The same in pieces, with pauses; for any thread, see ``ledger_ring``.
+
+        Args:
+            steps: 0 for all of it; else only what goes back so many steps, to the newest snapshot
+                before them if there is one.
+            pause_s: after each piece.
+        """
+        first = self._step - steps
+        since = max((at for step, at in self._snapshots if steps and step <= first), default=0)
+        return [self._header, *self._ring.parts(since, pause_s)]
 
     def begin(self, step: int) -> None:
         """A turn begins; a snapshot is taken when one is due."""
@@ -114,8 +129,7 @@ class Ledger:
         self._record(Stage.QUEUE, tokens, body)
 
     def planned(self, plan: StepPlan) -> None:
-        tokens = plan.num_tokens
-        kv_read = tokens + sum([piece.start for piece in plan.slices])
+        tokens, kv_read = plan.num_tokens, plan.kv_read
         self._load = tokens, kv_read
         self._predicted = self.step_time.predict(tokens, kv_read) if tokens else None
         self._record(Stage.PLAN, tokens, codec.pack_plan(plan))
@@ -213,6 +227,8 @@ class Ledger:
         record = frame(codec.pack_snapshot(self._step, capture(self._scheduler)))
         self._since_snapshot = 0
         if len(record) <= self._ring.capacity // 2:
+            place = self._step, self._ring.end
+            self._snapshots = (*self._snapshots[1 - MOST_SNAPSHOTS :], place)
             self._ring.append(record)
         if self._journal is not None:
             if self._journal.journal_is_full:

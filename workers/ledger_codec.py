@@ -66,7 +66,7 @@ UNKNOWN = 0xFFFFFFFF
 """Stands for a prediction that nobody could make."""
 
 _INPUTS = struct.Struct("<BIII")  # flags, arrivals, cancelled, left
-_CONTROLS = struct.Struct("<QBIIB")  # version, batching, budget, seats, flags
+_CONTROLS = struct.Struct("<QBIIBBd")  # version, batching, budget, seats, flags, lowest, admit
 _ARRIVAL = struct.Struct("<QQQIIIIIIQBdB")  # see _pack_arrival
 _ENDING = struct.Struct("<QQB")
 _TURNED_DOWN = struct.Struct("<QQBI")
@@ -75,7 +75,8 @@ _ADVANCE = struct.Struct("<BfQI")  # failed, predicted seconds, KV read, tokens
 _REFILL = struct.Struct("<II")  # admitted, turned down
 _AT = struct.Struct("<d")
 _HAS_CONTROLS, _HAND_OVER = 1, 2
-_BY_PERSON, _FAIR = 1, 2
+_FLAGS = ("by_person", "fair", "reserve", "hedging", "affinity", "demote_late")
+"""Of Controls, the first one the lowest bit."""
 _SAME_TOKENS, _IGNORE_EOS, _PROMPT_LOGPROBS = 1, 2, 4
 _BATCHING = tuple(Batching)
 _NO_INPUTS = _INPUTS.pack(0, 0, 0, 0)
@@ -233,24 +234,29 @@ def read_endings(cursor: Cursor) -> Endings:
 
 
 def _pack_controls(controls: Controls) -> bytes:
-    return _CONTROLS.pack(
+    numbers = _CONTROLS.pack(
         controls.version,
         _BATCHING.index(controls.batching),
         controls.token_budget,
         controls.max_sequences,
-        _BY_PERSON * controls.by_person + _FAIR * controls.fair,
+        sum(getattr(controls, name) << bit for bit, name in enumerate(_FLAGS)),
+        controls.lowest,
+        controls.admit,
     )
+    return numbers + text_field(controls.reason)
 
 
 def _read_controls(cursor: Cursor) -> Controls:
-    version, batching, token_budget, max_sequences, flags = cursor.take(_CONTROLS)
+    version, batching, token_budget, max_sequences, flags, lowest, admit = cursor.take(_CONTROLS)
     return Controls(
         version,
         _BATCHING[batching],
         token_budget,
         max_sequences,
-        by_person=bool(flags & _BY_PERSON),
-        fair=bool(flags & _FAIR),
+        lowest=Priority(lowest),
+        admit=admit,
+        reason=cursor.text(),
+        **{name: bool(flags >> bit & 1) for bit, name in enumerate(_FLAGS)},
     )
 
 

@@ -20,7 +20,7 @@ from collections.abc import Sequence as Seq
 from typing import Any
 
 from chairlift.cluster.errors import LedgerError
-from chairlift.cluster.protocol import Batching, Controls
+from chairlift.cluster.protocol import Batching, Controls, Priority
 from chairlift.workers.ledger_records import Header, Stage, StageRecord
 
 __all__ = [
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 MAGIC = b"CHLEDGER"
-LAYOUT = 2
+LAYOUT = 3
 """Raised by one with every change to the layout; a reader reads its own only."""
 
 SNAPSHOT, GAP, NOTE = 6, 7, 8
@@ -78,11 +78,19 @@ def controls_state(controls: Controls) -> dict[str, Any]:
         "max_sequences": controls.max_sequences,
         "by_person": controls.by_person,
         "fair": controls.fair,
+        "reserve": controls.reserve,
+        "hedging": controls.hedging,
+        "affinity": controls.affinity,
+        "lowest": controls.lowest.value,
+        "demote_late": controls.demote_late,
+        "admit": controls.admit,
+        "reason": controls.reason,
     }
 
 
 def controls_of(state: dict[str, Any]) -> Controls:
-    return Controls(**(state | {"batching": Batching(state["batching"])}))
+    modes = {"batching": Batching(state["batching"]), "lowest": Priority(state["lowest"])}
+    return Controls(**(state | modes))
 
 
 def pack_header(header: Header) -> bytes:

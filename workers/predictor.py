@@ -34,8 +34,9 @@ class StepTime:
     _SCALE = (1.0, 1.0 / 64, 1.0 / 4096)
     """Brings the three inputs to one order of magnitude."""
 
-    def __init__(self) -> None:
+    def __init__(self, forgetting: float = FORGETTING) -> None:
         self.seen = 0
+        self._forgetting = forgetting
         self._weights = [0.0, 0.0, 0.0]
         self._squares = [[0.0] * 3 for _ in range(3)]
         self._products = [0.0] * 3
@@ -56,7 +57,7 @@ class StepTime:
         self.seen += 1
         # Divided by its time, each step counts with its relative error.
         row = x[0] / seconds, x[1] / seconds, x[2] / seconds
-        forget = self.FORGETTING
+        forget = self._forgetting
         self._squares = [
             [forget * old + here * there for old, there in zip(olds, row, strict=True)]
             for olds, here in zip(self._squares, row, strict=True)

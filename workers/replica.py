@@ -111,8 +111,13 @@ class Replica:
         if tracer is not None:
             self._visits = Visits(tracer, self._replica_id, lambda: self._engine.load.step)
         self._intake = Intake(info, self._visits)
+        ledger = self._ledger(scheduler, info)
         self._server = WorkerServer(
-            info, self._intake, step_age=lambda: self._engine.stuck_for(), visits=self._visits
+            info,
+            self._intake,
+            step_age=lambda: self._engine.stuck_for(),
+            visits=self._visits,
+            ledger=ledger,
         )
         source: Source = self._intake
         if self._group is not None:
@@ -123,7 +128,7 @@ class Replica:
             source,
             self._server.publish,
             time.monotonic,
-            self._ledger(scheduler, info),
+            ledger,
         )
 
     async def start(self, host: str) -> str | None:

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from chairlift.cluster.fairness import BURST, VirtualCounters
 from chairlift.cluster.protocol import (
+    ENDLESS,
     BlockEvents,
     Controls,
     FinishReason,
@@ -95,7 +96,10 @@ class Scheduler:
         self._eos_token_ids = frozenset(eos_token_ids)
         self._open: dict[SequenceKey, Sequence] = {}
         self._preemptions = 0
+        self._steps_saturated = 0
+        self._starved = False
         self._tokens_computed = 0
+        self._tokens_recomputed = 0
         self._tokens_generated = 0
         self._cache_queries = 0
         self._cache_hits = 0
@@ -156,6 +160,7 @@ class Scheduler:
                     draft.sharing.append(sequence)
                 elif (piece := self._draft(draft, sequence)) is not None:
                     draft.under_way.update(self._cache.touched(piece))
+        self._starved = bool(draft.starved or draft.preempted)
         return draft.plan()
 
     def retire(
@@ -183,6 +188,8 @@ class Scheduler:
                 continue
             sequence.num_computed += piece.count
             self._tokens_computed += piece.count
+            again = min(sequence.num_reached, sequence.num_computed) - piece.start
+            self._tokens_recomputed += max(0, again)
             self._cache.keep(piece)
             if row in prompt_logprobs and sequence.num_output == 0:
                 sequence.prompt_logprobs.extend(prompt_logprobs[row])
@@ -201,7 +208,9 @@ class Scheduler:
 
     def refill(self) -> Admission:
         """Admit waiting sequences into the free seats."""
+        starved, self._starved = self._starved, False
         if not self.waiting:
+            self._steps_saturated += starved
             return Admission()
         room = _room(self.running, self._pool, self.controls, self._cache.find)
         choice = self._policy.choose(self.waiting, room)
@@ -216,16 +225,21 @@ class Scheduler:
                 sequence.num_cached = min(gained, sequence.num_prompt)
                 self._cache_queries += sequence.num_prompt
                 self._cache_hits += sequence.num_cached
+        self._steps_saturated += starved or choice.stopped_by is not None
         if choice.stopped_by is None:
             return Admission(choice.admitted)
         first = next(iter(self.waiting))
         turned_down = TurnedDown(first.key, choice.stopped_by, len(self.waiting))
         return Admission(choice.admitted, (turned_down,))
 
-    def load(self, step: int) -> LoadReport:
-        """The state in numbers, after step number ``step``."""
+    def load(self, step: int, step_s: float = 0.0, predicted_s: float = 0.0) -> LoadReport:
+        """The state in numbers, after step number ``step``; what steps took is the engine's."""
         unfinished = freeing = 0
+        pool, growth, room = self._pool, 0, self._pool.num_free * self._pool.block_size
         for sequence in self.running:
+            held = len(sequence.blocks)
+            growth += pool.blocks_for(sequence.max_total) - held
+            room += max(0, held * pool.block_size - sequence.num_tokens)
             if sequence.num_pending > 1:
                 unfinished += sequence.num_pending
             elif sequence.num_output + 1 >= sequence.sampling.max_tokens:
@@ -235,14 +249,19 @@ class Scheduler:
             running=len(self.running),
             waiting=len(self.waiting),
             waiting_tokens=self.waiting.num_tokens + unfinished,
-            blocks_used=self._pool.num_used,
-            blocks_total=self._pool.num_blocks,
+            blocks_used=pool.num_used,
+            blocks_total=pool.num_blocks,
             preemptions=self._preemptions,
             tokens_computed=self._tokens_computed,
             tokens_generated=self._tokens_generated,
             cache_queries=self._cache_queries,
             cache_hits=self._cache_hits,
             freeing=freeing,
+            steps_saturated=self._steps_saturated,
+            tokens_recomputed=self._tokens_recomputed,
+            step_s=step_s,
+            predicted_s=predicted_s,
+            steps_left=ENDLESS if growth <= pool.num_free else room // len(self.running),
         )
 
     def take_block_events(self) -> BlockEvents | None:
@@ -289,6 +308,7 @@ class Scheduler:
         """Take the seat and the blocks of a sequence; it will compute all its tokens again."""
         self.running.remove(sequence)
         _release(sequence, self._pool)
+        sequence.num_reached = max(sequence.num_reached, sequence.num_computed)
         sequence.num_computed = 0
         sequence.prompt_logprobs.clear()
         sequence.status = Status.WAITING
@@ -331,7 +351,8 @@ def _room(
 ) -> Room:
     blocks, tokens, size = pool.num_free, controls.token_budget, pool.block_size
     for sequence in running:
-        missing = sequence.num_tokens + 1 - len(sequence.blocks) * size
+        length = sequence.max_total if controls.reserve else sequence.num_tokens + 1
+        missing = length - len(sequence.blocks) * size
         if missing > 0:
             blocks -= pool.blocks_for(missing)
         tokens -= sequence.num_pending
@@ -342,6 +363,7 @@ def _room(
         tokens=tokens,
         block_size=size,
         find=find,
+        reserve=controls.reserve,
     )
 
 

@@ -52,6 +52,8 @@ class Sequence:
         arrival: order of arrival in this engine; unique.
         tokens: prompt, then output; it may come with output, which another replica has told.
         num_computed: leading tokens whose K and V are in the cache.
+        num_reached: as many as were in it before the sequence was preempted; what it computes of
+            them it computes again.
         blocks: block table, one entry for each started block of the computed and planned tokens.
         cache_salt: part of the name of every cached block that it reads or fills.
         digests: names of its leading full blocks, as far as the prefix cache has asked for them.
@@ -69,6 +71,7 @@ class Sequence:
     tokens: list[int]
     num_prompt: int
     num_computed: int = 0
+    num_reached: int = 0
     blocks: list[int] = field(default_factory=list)
     status: Status = Status.WAITING
     finish: FinishReason | None = None
@@ -132,6 +135,11 @@ class StepPlan:
     @property
     def num_tokens(self) -> int:
         return sum(piece.count for piece in self.slices)
+
+    @property
+    def kv_read(self) -> int:
+        """Positions of the KV cache that attention reads, over all slices."""
+        return sum([piece.start + piece.count for piece in self.slices])
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,8 @@ from chairlift.cluster.protocol import (
 )
 from chairlift.workers.engine import StepOutput
 from chairlift.workers.intake import Intake
+from chairlift.workers.ledger import Ledger
+from chairlift.workers.ledger_server import LedgerServer
 from chairlift.workers.outbox import Outbox
 from chairlift.workers.visits import Visits
 
@@ -76,6 +78,7 @@ class WorkerServer(pb_grpc.WorkerServicer):
         step_age: Callable[[], float] = lambda: 0.0,
         heartbeat_s: float = 0.25,
         visits: Visits | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         """Serve what ``info`` says.
 
@@ -85,12 +88,14 @@ class WorkerServer(pb_grpc.WorkerServicer):
             step_age: seconds that the present step has taken so far.
             heartbeat_s: every stream gets a new load report at least this often.
             visits: what is to be traced; None where nothing is.
+            ledger: handed out to who asks for it; None where none is kept.
         """
         self._info = info
         self._intake = intake
         self._step_age = step_age
         self._heartbeat_s = heartbeat_s
         self._visits = visits
+        self._ledger = ledger
         self._load = LoadReport(blocks_total=info.blocks_total, routers=0)
         self._names: set[int] = set()
         self._draining = False
@@ -105,6 +110,8 @@ class WorkerServer(pb_grpc.WorkerServicer):
         self._loop = asyncio.get_running_loop()
         self._server = grpc.aio.server(options=GRPC_OPTIONS)
         pb_grpc.add_WorkerServicer_to_server(self, self._server)
+        if self._ledger is not None:
+            pb_grpc.add_LedgersServicer_to_server(LedgerServer(self._ledger), self._server)
         port = self._server.add_insecure_port(f"{host}:0")
         await self._server.start()
         self._heart = asyncio.create_task(self._beat())

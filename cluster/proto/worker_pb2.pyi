@@ -6,6 +6,18 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class LedgerRequest(_message.Message):
+    __slots__ = ("steps",)
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    steps: int
+    def __init__(self, steps: _Optional[int] = ...) -> None: ...
+
+class LedgerPart(_message.Message):
+    __slots__ = ("data",)
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
+
 class ToWorker(_message.Message):
     __slots__ = ("hello", "submits", "cancels", "controls")
     HELLO_FIELD_NUMBER: _ClassVar[int]
@@ -93,20 +105,34 @@ class Sampling(_message.Message):
     def __init__(self, max_tokens: _Optional[int] = ..., seed: _Optional[int] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., min_tokens: _Optional[int] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., bias_tokens: _Optional[_Iterable[int]] = ..., bias_values: _Optional[_Iterable[float]] = ..., allowed_token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[int] = ..., prompt_logprobs: _Optional[int] = ...) -> None: ...
 
 class Controls(_message.Message):
-    __slots__ = ("version", "batching", "token_budget", "max_sequences", "by_person", "fair")
+    __slots__ = ("version", "batching", "token_budget", "max_sequences", "by_person", "fair", "reserve", "hedging", "affinity", "lowest", "demote_late", "admit", "reason")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     BATCHING_FIELD_NUMBER: _ClassVar[int]
     TOKEN_BUDGET_FIELD_NUMBER: _ClassVar[int]
     MAX_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     BY_PERSON_FIELD_NUMBER: _ClassVar[int]
     FAIR_FIELD_NUMBER: _ClassVar[int]
+    RESERVE_FIELD_NUMBER: _ClassVar[int]
+    HEDGING_FIELD_NUMBER: _ClassVar[int]
+    AFFINITY_FIELD_NUMBER: _ClassVar[int]
+    LOWEST_FIELD_NUMBER: _ClassVar[int]
+    DEMOTE_LATE_FIELD_NUMBER: _ClassVar[int]
+    ADMIT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     version: int
     batching: str
     token_budget: int
     max_sequences: int
     by_person: bool
     fair: bool
-    def __init__(self, version: _Optional[int] = ..., batching: _Optional[str] = ..., token_budget: _Optional[int] = ..., max_sequences: _Optional[int] = ..., by_person: _Optional[bool] = ..., fair: _Optional[bool] = ...) -> None: ...
+    reserve: bool
+    hedging: bool
+    affinity: bool
+    lowest: int
+    demote_late: bool
+    admit: float
+    reason: str
+    def __init__(self, version: _Optional[int] = ..., batching: _Optional[str] = ..., token_budget: _Optional[int] = ..., max_sequences: _Optional[int] = ..., by_person: _Optional[bool] = ..., fair: _Optional[bool] = ..., reserve: _Optional[bool] = ..., hedging: _Optional[bool] = ..., affinity: _Optional[bool] = ..., lowest: _Optional[int] = ..., demote_late: _Optional[bool] = ..., admit: _Optional[float] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class FromWorker(_message.Message):
     __slots__ = ("welcome", "answers", "frame")
@@ -203,7 +229,7 @@ class Logprobs(_message.Message):
     def __init__(self, row: _Optional[int] = ..., prompt: _Optional[bool] = ..., chosen: _Optional[_Iterable[float]] = ..., counts: _Optional[_Iterable[int]] = ..., top_tokens: _Optional[_Iterable[int]] = ..., top_values: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Load(_message.Message):
-    __slots__ = ("step", "running", "waiting", "waiting_tokens", "blocks_used", "blocks_total", "preemptions", "tokens_computed", "tokens_generated", "cache_queries", "cache_hits", "stamp", "step_age_s", "routers", "draining", "freeing")
+    __slots__ = ("step", "running", "waiting", "waiting_tokens", "blocks_used", "blocks_total", "preemptions", "tokens_computed", "tokens_generated", "cache_queries", "cache_hits", "stamp", "step_age_s", "routers", "draining", "freeing", "steps_saturated", "tokens_recomputed", "step_s", "predicted_s", "steps_left")
     STEP_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
@@ -220,6 +246,11 @@ class Load(_message.Message):
     ROUTERS_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     FREEING_FIELD_NUMBER: _ClassVar[int]
+    STEPS_SATURATED_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_RECOMPUTED_FIELD_NUMBER: _ClassVar[int]
+    STEP_S_FIELD_NUMBER: _ClassVar[int]
+    PREDICTED_S_FIELD_NUMBER: _ClassVar[int]
+    STEPS_LEFT_FIELD_NUMBER: _ClassVar[int]
     step: int
     running: int
     waiting: int
@@ -236,4 +267,9 @@ class Load(_message.Message):
     routers: int
     draining: bool
     freeing: int
-    def __init__(self, step: _Optional[int] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., waiting_tokens: _Optional[int] = ..., blocks_used: _Optional[int] = ..., blocks_total: _Optional[int] = ..., preemptions: _Optional[int] = ..., tokens_computed: _Optional[int] = ..., tokens_generated: _Optional[int] = ..., cache_queries: _Optional[int] = ..., cache_hits: _Optional[int] = ..., stamp: _Optional[int] = ..., step_age_s: _Optional[float] = ..., routers: _Optional[int] = ..., draining: _Optional[bool] = ..., freeing: _Optional[int] = ...) -> None: ...
+    steps_saturated: int
+    tokens_recomputed: int
+    step_s: float
+    predicted_s: float
+    steps_left: int
+    def __init__(self, step: _Optional[int] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., waiting_tokens: _Optional[int] = ..., blocks_used: _Optional[int] = ..., blocks_total: _Optional[int] = ..., preemptions: _Optional[int] = ..., tokens_computed: _Optional[int] = ..., tokens_generated: _Optional[int] = ..., cache_queries: _Optional[int] = ..., cache_hits: _Optional[int] = ..., stamp: _Optional[int] = ..., step_age_s: _Optional[float] = ..., routers: _Optional[int] = ..., draining: _Optional[bool] = ..., freeing: _Optional[int] = ..., steps_saturated: _Optional[int] = ..., tokens_recomputed: _Optional[int] = ..., step_s: _Optional[float] = ..., predicted_s: _Optional[float] = ..., steps_left: _Optional[int] = ...) -> None: ...

@@ -95,3 +95,81 @@ class Worker:
             timeout,
             metadata,
             _registered_method=True)
+
+
+class LedgersStub:
+    """What a replica recorded of its decisions, as long as it has it in memory; UNIMPLEMENTED where
+    nothing is recorded.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Read = channel.unary_stream(
+                '/chairlift.worker.v1.Ledgers/Read',
+                request_serializer=chairlift_dot_cluster_dot_proto_dot_worker__pb2.LedgerRequest.SerializeToString,
+                response_deserializer=chairlift_dot_cluster_dot_proto_dot_worker__pb2.LedgerPart.FromString,
+                _registered_method=True)
+
+
+class LedgersServicer:
+    """What a replica recorded of its decisions, as long as it has it in memory; UNIMPLEMENTED where
+    nothing is recorded.
+    """
+
+    def Read(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_LedgersServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Read': grpc.unary_stream_rpc_method_handler(
+                    servicer.Read,
+                    request_deserializer=chairlift_dot_cluster_dot_proto_dot_worker__pb2.LedgerRequest.FromString,
+                    response_serializer=chairlift_dot_cluster_dot_proto_dot_worker__pb2.LedgerPart.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'chairlift.worker.v1.Ledgers', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('chairlift.worker.v1.Ledgers', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Ledgers:
+    """What a replica recorded of its decisions, as long as it has it in memory; UNIMPLEMENTED where
+    nothing is recorded.
+    """
+
+    @staticmethod
+    def Read(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/chairlift.worker.v1.Ledgers/Read',
+            chairlift_dot_cluster_dot_proto_dot_worker__pb2.LedgerRequest.SerializeToString,
+            chairlift_dot_cluster_dot_proto_dot_worker__pb2.LedgerPart.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

@@ -1,39 +1,26 @@
 """The page in a real browser. What only a script can have written must stand in the document."""
 
 import html
+import json
 import re
-import shutil
-import subprocess
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
-from support.figures import SCRIPT, cluster_figures
+from support.browser import BROWSER, browse, text_of
+from support.figures import SCRIPT, cluster_figures, guard_figures
 from support.figures_server import FakeHub, figures_server
+from support.riders import FakeLedgers, lively_ledger
 
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
+RUNS = ("ran", "static")
+TALL = "--window-size=1280,5000"
+"""A window in which everything is in sight, as the riders must be to be asked for."""
 
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.skipif(BROWSER is None, reason="there is no chromium"),
 ]
-
-
-def browse(url: str, folder: Path, *flags: str, seconds: int = 5) -> str:
-    """So many of the page's own seconds; returns what chromium prints."""
-    command = [
-        *(str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
-        *("--hide-scrollbars", f"--user-data-dir={folder / 'profile'}"),
-        *(f"--virtual-time-budget={seconds * 1000}", *flags, f"{url}/dashboard"),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
-    return done.stdout
-
-
-def text_of(document: str) -> str:
-    """What a reader sees, without the script."""
-    body = re.sub(r"<script>.*</script>|<style>.*</style>", "", document, flags=re.DOTALL)
-    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", body)).split())
 
 
 def test_figures_stand_in_the_page_and_names_are_only_text(tmp_path: Path) -> None:
@@ -52,6 +39,64 @@ def test_figures_stand_in_the_page_and_names_are_only_text(tmp_path: Path) -> No
     assert html.escape(SCRIPT, quote=False) in document
     assert SCRIPT not in document
     assert len(re.findall(r'<path class="line p99" d="M', document)) == 2
+
+
+def test_riders_get_on_and_off_as_the_ledger_says_and_beside_them_static_batching(
+    tmp_path: Path,
+) -> None:
+    ledgers = FakeLedgers(lively_ledger(seats=6, steps=120), "replica-1", "replica-2")
+    with figures_server(ledgers=ledgers) as url:
+        document = browse(url, tmp_path, "--dump-dom", TALL, seconds=9)
+        found = json.loads(urlopen(f"{url}/dashboard/riders?replica=replica-1").read())
+    assert set(ledgers.asked) == {("replica-1", 240)}
+    text = text_of(document)
+    ran, static = found["ran"]["steps"], found["static"]["steps"]
+    assert f"{ran} steps, {100 * found['ran']['occupancy']:.1f} % of the seats taken" in text
+    assert f"{static / ran:.2f}".rstrip("0").rstrip(".") + " times as many steps." in text
+    pictures = [re.search(rf'<figure id="{side}">.*?</figure>', document) for side in RUNS]
+    for side, picture in zip(RUNS, pictures, strict=True):
+        assert picture is not None
+        bars = re.findall(r'<rect class="" ', picture[0])
+        assert len(bars) == sum(len(rider[side]) for rider in found["riders"])
+        assert picture[0].count('class="lanes"') == 6
+    assert f">{html.escape(SCRIPT, quote=False)}<" in document
+    assert SCRIPT not in document
+    rider = found["riders"][0]
+    assert f"{rider['request']} {rider['tenant']} {rider['prompt']} {rider['output']}" in text
+
+
+def test_a_replica_without_a_ledger_says_so(tmp_path: Path) -> None:
+    with figures_server(ledgers=FakeLedgers(b"")) as url:
+        text = text_of(browse(url, tmp_path, "--dump-dom", TALL))
+    assert "There is no replica 'replica-1'" in text
+
+
+def test_the_guard_stands_in_the_page_with_its_reasons(tmp_path: Path) -> None:
+    guard = guard_figures(waiting_for="cut_admission", held_by="kim", mode="shadow", frozen=True)
+    with figures_server(FakeHub(cluster_figures(guard=guard))) as url:
+        document = browse(url, tmp_path, "--dump-dom")
+    text = text_of(document)
+    assert "Rung 1, no speculation since" in text
+    for shown in ("shadow: it only says", "held by kim", "rung cut admission waits", "frozen:"):
+        assert shown in text
+    assert 'class="lit here " aria-current="step"' in document
+    assert "6 cut admission waits" in text
+    assert "kv use ✕ 0.97 > 0.9 replica-1 capacity" in text
+    assert "normal → no speculation kv use 0.95, threshold 0.9, replica-1 capacity" in text
+    assert "queue full 6,262 · replica lost 86" in text
+    assert "✕ failed replica lost <script>" in text
+
+
+@pytest.mark.parametrize(
+    ("guard", "said"), [(None, "Nothing is known of it."), ({"mode": "off"}, "It is off")]
+)
+def test_without_a_guard_the_page_says_so(
+    guard: dict[str, str] | None, said: str, tmp_path: Path
+) -> None:
+    with figures_server(FakeHub(cluster_figures(guard=guard))) as url:
+        text = text_of(browse(url, tmp_path, "--dump-dom"))
+    assert f"Guard {said}" in text
+    assert "Live, from 2 routers together" in text
 
 
 def test_the_page_says_that_the_hub_does_not_answer(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from support.cpp_kernels import make_kernels
 from support.device_runners import make_device_runner
 from support.engines import Rig, replica_info
 from support.llama_models import random_weights, tiny_spec
+from support.ranks import timeless
 
 # A tenth of all tokens ends a sequence, so that much of what is computed ahead is left aside.
 EOS = tuple(range(10))
@@ -94,7 +95,7 @@ def run(runner, controls, script, *, prefix_cache):
         busy = rig.engine.step()
         rig.scheduler.check_integrity()
         if not busy and step > 30:
-            return rig.outputs
+            return [timeless(output) for output in rig.outputs]
     raise AssertionError("still busy")
 
 

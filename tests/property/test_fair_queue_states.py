@@ -1,4 +1,7 @@
+import itertools
+
 import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -8,12 +11,13 @@ from chairlift.router.fair_queue import FairQueue
 from support.queueing import Waiting
 
 PROMOTE_AFTER_S = 10.0
+LATE = 3
 TENANTS = "abc"
 tenants = st.sampled_from(TENANTS)
 
 
 class FairQueueMachine(RuleBasedStateMachine):
-    """The queue does what lists would do, one for each tenant and class."""
+    """The queue does what lists would do, one for each tenant and class, and its late ones."""
 
     @initialize(fair=st.booleans())
     def build(self, fair: bool) -> None:
@@ -24,7 +28,7 @@ class FairQueueMachine(RuleBasedStateMachine):
             self.counters, fair=fair, promote_after_s=PROMOTE_AFTER_S
         )
         self.first: list[Waiting] = []
-        self.lines: dict[tuple[str, Priority], list[Waiting]] = {}
+        self.lines: dict[tuple[str, Priority, bool], list[Waiting]] = {}
         self.arrivals: list[Waiting] = []  # who goes first of those that are equal otherwise
         self.out: list[Waiting] = []  # was served, and may come back
         self.times: dict[Priority, float] = {}
@@ -51,7 +55,7 @@ class FairQueueMachine(RuleBasedStateMachine):
         item = Waiting(
             tenant, num_tokens, 1, priority, weight, n, self.now, expires_at=self.now + patience
         )
-        alone = (tenant, priority) not in self.lines
+        alone = not any((tenant, priority, late) in self.lines for late in (False, True))
         self.counters.arrive(tenant, weight, priority, waits=True)  # takes over the weight
         before = self.counters.value(tenant)
         self.queue.push(item)
@@ -60,7 +64,7 @@ class FairQueueMachine(RuleBasedStateMachine):
             assert self.counters.value(tenant) == pytest.approx(max(before, time))
         else:
             assert self.counters.value(tenant) == before
-        self.lines.setdefault((tenant, priority), []).append(item)
+        self.lines.setdefault((tenant, priority, False), []).append(item)
         self.arrivals.append(item)
 
     @rule(tenant=tenants, tokens=st.integers(-5, 40))
@@ -70,6 +74,20 @@ class FairQueueMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.5, 5.0, 20.0]))
     def wait(self, seconds: float) -> None:
         self.now += seconds
+
+    @rule(after_s=st.sampled_from([0.0, 3.0, 15.0]))
+    def demote(self, after_s: float) -> None:
+        self.queue.demote(self.now, after_s)
+        for (tenant, priority, late), line in list(self.lines.items()):
+            if late:
+                continue
+            moved = list(itertools.takewhile(lambda x: self.now - x.queued_at > after_s, line))
+            if moved:
+                behind = self.lines.setdefault((tenant, priority, True), [])
+                behind.extend(moved)
+                behind.sort(key=self.arrivals.index)
+                del line[: len(moved)]
+        self.lines = {key: line for key, line in self.lines.items() if line}
 
     @precondition(lambda self: self.all_items())
     @rule()
@@ -92,7 +110,7 @@ class FairQueueMachine(RuleBasedStateMachine):
             self.arrivals.append(item)
         else:
             self.queue.push_front(item)
-            self.lines.setdefault((item.tenant, item.priority), []).insert(0, item)
+            self.lines.setdefault((item.tenant, item.priority, False), []).insert(0, item)
             self.arrivals.insert(0, item)
 
     @precondition(lambda self: self.all_items())
@@ -111,16 +129,18 @@ class FairQueueMachine(RuleBasedStateMachine):
         for item in due:
             self.drop(item)
 
-    def rank(self, item: Waiting) -> tuple[int, float, int]:
+    def level(self, item: Waiting, late: bool) -> int:
         risen = int((self.now - item.queued_at) // PROMOTE_AFTER_S)
-        value = self.counters.value(item.tenant) if self.fair else 0.0
-        return max(0, item.priority - risen), value, self.arrivals.index(item)
+        return max(0, (LATE if late else item.priority) - risen)
 
     @invariant()
     def the_best_head_is_next(self) -> None:
-        heads = [line[0] for line in self.lines.values()]
-        expected = self.first[0] if self.first else min(heads, key=self.rank, default=None)
-        assert self.queue.next(self.now) is expected
+        ranks = []
+        for (tenant, _, late), line in self.lines.items():
+            value = self.counters.value(tenant) if self.fair else 0.0
+            ranks.append((self.level(line[0], late), value, self.arrivals.index(line[0]), line[0]))
+        best = min(ranks, key=lambda rank: rank[:3], default=(None,))[-1]
+        assert self.queue.next(self.now) is (self.first[0] if self.first else best)
 
     @invariant()
     def the_sums_are_those_of_the_items(self) -> None:
@@ -130,18 +150,55 @@ class FairQueueMachine(RuleBasedStateMachine):
         assert self.queue.num_tokens == sum(item.num_tokens for item in items)
         assert all(item in self.queue for item in items)
         assert not any(item in self.queue for item in self.out)
-        assert set(self.queue.backlogged()) == {tenant for tenant, _ in self.lines}
+        assert set(self.queue.backlogged()) == {tenant for tenant, *_ in self.lines}
         for tenant in TENANTS:
-            own = [line for (name, _), line in self.lines.items() if name == tenant]
+            own = [line for (name, *_), line in self.lines.items() if name == tenant]
             assert self.queue.queued_of(tenant) == sum(map(len, own))
 
     @invariant()
-    def nobody_is_ahead_who_is_not_queued(self) -> None:
+    def nobody_is_ahead_who_waits_below(self) -> None:
         for priority in Priority:
-            most = [*self.first, *(i for i in self.all_items() if i.priority <= priority)]
-            sequences, tokens = self.queue.ahead(priority, "a", 1.0)
+            most = list(self.first)
+            for (_, own, late), line in self.lines.items():
+                if late:
+                    levels = [self.level(item, True) for item in line]
+                    risen = itertools.takewhile(lambda level, top=priority: level <= top, levels)
+                    most += line[: len(list(risen))]
+                elif own <= priority:
+                    most += line
+            sequences, tokens = self.queue.ahead(priority, "a", 1.0, self.now)
+            if not self.fair:
+                assert sequences == sum(item.n for item in most)
+                assert tokens == sum(item.num_tokens for item in most)
             assert sequences <= sum(item.n for item in most)
             assert tokens <= sum(item.num_tokens for item in most)
 
 
 TestFairQueue = FairQueueMachine.TestCase
+
+
+@given(
+    comers=st.lists(st.tuples(tenants, st.sampled_from(Priority)), min_size=1, max_size=120),
+    rate=st.integers(1, 4),
+    after_s=st.sampled_from([1.0, 15.0]),
+    fair=st.booleans(),
+)
+def test_nobody_late_waits_behind_those_who_came_much_later(comers, rate, after_s, fair):
+    """However many come, one item a second is served, and what has risen goes before them."""
+    counters = VirtualCounters()
+    queue: FairQueue[Waiting] = FairQueue(counters, fair=fair, promote_after_s=PROMOTE_AFTER_S)
+    left, now = list(reversed(comers)), 0.0
+    while left or len(queue):
+        for _ in range(min(rate, len(left))):
+            tenant, priority = left.pop()
+            queue.push(Waiting(tenant, priority=priority, queued_at=now))
+        queue.demote(now, after_s)
+        item = queue.next(now)
+        assert item is not None
+        counters.chosen(item.tenant, item.priority)
+        counters.charge(item.tenant, input_tokens=item.num_tokens)
+        queue.remove(item)
+        for other in queue.backlogged().values():
+            if other.tenant == item.tenant or not fair:
+                assert other.queued_at >= item.queued_at - LATE * PROMOTE_AFTER_S
+        now += 1.0

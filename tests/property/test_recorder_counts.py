@@ -104,7 +104,17 @@ def test_every_request_and_token_is_counted_once(seed):
             assert 0 <= total.on_time <= total.output_tokens
             assert total.met <= total.finished == total.duration.count == total.slowdown.count
             assert total.first_token.count <= total.queue_wait.count
-            assert router.reporter.report(-1).open == 0
+            assert total.choices >= total.started
+            report = router.reporter.report(-1)
+            assert (report.open, report.open_age_s) == (0, 0.0)
+            assert sum(report.reasons.values()) == total.failed + total.rejected
+            places = Tally()
+            for bucket in report.places.seconds.values():
+                for tally in bucket.values():
+                    places.merge(tally)
+            assert places.started >= total.queue_wait.count
+            assert places.finished == total.finished
+            assert places.first_token.count == total.first_token.count
             for series, tally in router.reporter.report(-1).totals.items():
                 assert tally.service >= 2 * tally.output_tokens, series
 

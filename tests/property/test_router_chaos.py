@@ -1,6 +1,7 @@
 """Whatever happens to replicas and clients, each request ends once and no output is disturbed."""
 
 import asyncio
+import itertools
 import random
 from collections import Counter
 from contextlib import AsyncExitStack
@@ -8,7 +9,8 @@ from contextlib import AsyncExitStack
 import pytest
 
 from chairlift.cluster.errors import Overloaded, Unavailable
-from chairlift.cluster.protocol import Priority, Request, SamplingParams
+from chairlift.cluster.guard_state import GuardState
+from chairlift.cluster.protocol import Batching, Controls, Priority, Request, SamplingParams
 from chairlift.cluster.tenants import Tenant
 from chairlift.router.ask import Ask
 from chairlift.router.router import Router
@@ -57,14 +59,29 @@ async def client(router: Router, number: int) -> str:
     return "finished"
 
 
+def controls_of(version: int, chance: random.Random) -> Controls:
+    """Any that let everybody in."""
+    return Controls(
+        version,
+        chance.choice(list(Batching)),
+        token_budget=chance.randint(8, 64),
+        max_sequences=chance.randint(1, 6),
+        fair=chance.random() < 0.5,
+        reserve=chance.random() < 0.5,
+        hedging=chance.random() < 0.5,
+        affinity=chance.random() < 0.5,
+        demote_late=chance.random() < 0.5,
+    )
+
+
 async def disturb(router: Router, replicas: list[FakeReplica], chance: random.Random) -> None:
-    """Cut streams, freeze reports, and let replicas leave and come back, in no order."""
+    """Cut streams, freeze reports, move the Guard, and let replicas leave and come back."""
     members = {each.info.replica_id: each.endpoint for each in replicas}
-    while True:
+    for version in itertools.count(1):
         await asyncio.sleep(chance.uniform(0.005, 0.05))
         router.check_integrity()
         replica = chance.choice(replicas)
-        match chance.randrange(4):
+        match chance.randrange(5):
             case 0 | 1:
                 replica.cut()
             case 2:
@@ -75,6 +92,8 @@ async def disturb(router: Router, replicas: list[FakeReplica], chance: random.Ra
                 )
                 await asyncio.sleep(chance.uniform(0.0, 0.02))
                 router.update_members(members)
+            case 4:
+                router.obey(GuardState(version, controls=controls_of(version, chance)))
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -64,10 +64,11 @@ class Client:
         """``endless``: more of the body seems to come after the given pieces."""
         self.reply = Reply()
         self._app = app
-        self._scope = {
+        self.scope: dict[str, Any] = {
             "type": "http",
             "method": method,
             "path": path,
+            "client": None,
             "headers": [(k.lower().encode(), v.encode()) for k, v in (headers or {}).items()],
         }
         pieces = list(body)
@@ -78,7 +79,7 @@ class Client:
         self._gone = asyncio.Event()
 
     async def run(self) -> Reply:
-        await self._app(self._scope, self._receive, self._send)
+        await self._app(self.scope, self._receive, self._send)
         return self.reply
 
     def leave(self) -> None:

@@ -7,13 +7,17 @@ from chairlift.cluster.fairness_figures import Fairness
 from chairlift.cluster.figures import (
     Figures,
     Latency,
+    PlaceFigures,
     QueueFigures,
-    ReplicaFigures,
     RequestFigures,
     Targets,
     Totals,
     WindowFigures,
 )
+from chairlift.cluster.guard_state import Move, MoveKind, Rung, Signal
+from chairlift.cluster.replica_figures import ReplicaFigures
+from chairlift.cluster.telemetry import Failure
+from chairlift.deployments.guard_view import move_view
 
 SCRIPT = "<script>alert(1)</script>"
 """The name of a tenant who means harm."""
@@ -56,6 +60,11 @@ def window(span_s: int, everything: RequestFigures) -> WindowFigures:
         tenants={"acme": requests(0.6), "initech": requests(0.3, slow=1.4), SCRIPT: idle()},
         classes={"interactive": requests(0.7), "batch": requests(0.3, slow=2.5)},
         lengths={"≤128": requests(0.5, slow=0.6), "≤2048": requests(0.5, slow=1.8)},
+        models={"SmolLM2-135M-Instruct": everything},
+        replicas={
+            "replica-1": PlaceFigures(400, 370, 1, Latency(0.085, 0.24, 0.713)),
+            "replica-2": PlaceFigures(340, 320, 2, Latency(0.071, 0.2, 0.55)),
+        },
         fairness=Fairness(
             backlogged=("acme", "initech"),
             weighted_service={"acme": 20480.0, "initech": 18900.0},
@@ -72,6 +81,54 @@ def window(span_s: int, everything: RequestFigures) -> WindowFigures:
     )
 
 
+def guard_figures(**changes: Any) -> dict[str, Any]:
+    """A Guard one rung up because of one replica's KV cache; ``changes``: fields of it."""
+    signals = {
+        signal.value: {
+            "value": None,
+            "threshold": 1.0,
+            "where": "",
+            "owner": "capacity",
+            "active": False,
+        }
+        for signal in Signal
+    }
+    signals["kv_use"] |= {"value": 0.97, "threshold": 0.9, "where": "replica-1", "active": True}
+    signals["unfairness"] |= {"value": 0.4, "owner": "fairness"}
+    up = Move(
+        at=1_699_999_990.0,
+        version=12,
+        kind=MoveKind.UP,
+        before=Rung.NORMAL,
+        after=Rung.NO_SPECULATION,
+        signal="kv_use",
+        value=0.95,
+        threshold=0.9,
+        where="replica-1",
+        owner="capacity",
+        what="hedging off",
+    )
+    known = {
+        "mode": "act",
+        "version": 12,
+        "rung": "no_speculation",
+        "rung_number": 1,
+        "since": 1_699_999_990.0,
+        "admit": 1.0,
+        "held_by": None,
+        "waiting_for": None,
+        "frozen": False,
+        "overrides": {},
+        "open": 72,
+        "controls": {"token_budget": 512, "max_sequences": 32, "lowest": "batch"},
+        "signals": signals,
+        "moves": [move_view(up)],
+        "moves_total": [{"kind": "up", "signal": "kv_use", "rung": "no_speculation", "count": 1}],
+        "calls": {"sent": 3, "failed": 1, "dropped": 0},
+    }
+    return known | changes
+
+
 def cluster_figures(**changes: Any) -> dict[str, Any]:
     """Two replicas that serve, one of which nothing is known; ``changes``: fields of it."""
     spans = {"10s": 10, "1m": 60, "5m": 300, "1h": 3600}
@@ -82,9 +139,9 @@ def cluster_figures(**changes: Any) -> dict[str, Any]:
         targets=Targets(1.0, 0.1),
         windows={name: window(span_s, requests(1.0)) for name, span_s in spans.items()},
         replicas={
-            "replica-1": ReplicaFigures(True, 0.21, 29, 3, 32, 0.718, 4, 0.42, False),
-            "replica-2": ReplicaFigures(True, 0.33, 24, 0, 32, 0.551, 0, 0.39, False),
-            "replica-3": ReplicaFigures(False, None, None, None, None, None, None, None, None),
+            "replica-1": ReplicaFigures(True, 0.21, 29, 3, 32, 0.718, 4, 0.42, False, 0.012, 310),
+            "replica-2": ReplicaFigures(True, 0.33, 24, 0, 32, 0.551, 0, 0.39, False, 0.0, None),
+            "replica-3": ReplicaFigures(False, *(None,) * 10),
         },
         queues={"initech": QueueFigures(17, 0.87), SCRIPT: QueueFigures(2, 0.05)},
         oldest_waiting_s=0.87,
@@ -101,5 +158,10 @@ def cluster_figures(**changes: Any) -> dict[str, Any]:
             lost=0,
             balanced=True,
         ),
+        failures=(
+            Failure(1_699_999_990, "initech", "queue_full", "chatcmpl-7", "", True),
+            Failure(1_699_999_951, SCRIPT, "replica_lost", SCRIPT, "replica-2", False),
+        ),
+        failure_reasons={"queue_full": 6262, "replica_lost": 86},
     )
-    return asdict(made) | changes
+    return asdict(made) | {"guard": guard_figures()} | changes

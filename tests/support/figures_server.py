@@ -33,13 +33,16 @@ class FakeHub:
 
 
 @contextmanager
-def figures_server(hub: FakeHub | None = None) -> Iterator[str]:
-    """Yields its address; by default the Hub answers ``cluster_figures``."""
+def figures_server(hub: FakeHub | None = None, **changes: Any) -> Iterator[str]:
+    """Yields its address; by default the Hub answers ``cluster_figures``.
+
+    ``changes`` are fields of HttpApp.
+    """
     asked = hub or FakeHub(cluster_figures())
     ready, ports, ends = threading.Event(), [], []
 
     async def main() -> None:
-        server = HttpServer(http_app(figures=asked.ask), "127.0.0.1", 0)
+        server = HttpServer(http_app(figures=asked.ask, **changes), "127.0.0.1", 0)
         end = asyncio.Event()
         ends.append((asyncio.get_running_loop(), end))
         ports.append(await server.start())

@@ -176,6 +176,13 @@ async def fake_replica(
     assert engine.failed is None
 
 
+def controls_of(replica: FakeReplica, **changes) -> Controls:
+    """Those that it started with, but for the changes."""
+    budget = replica.scheduler.controls.token_budget
+    facts = {"max_sequences": replica.info.max_sequences, "token_budget": budget}
+    return Controls(**(facts | changes))
+
+
 def with_replica(scenario: Callable[[FakeReplica], Coroutine[Any, Any, None]], **arguments) -> None:
     async def main() -> None:
         async with fake_replica(**arguments) as replica:

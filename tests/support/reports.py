@@ -1,9 +1,10 @@
 """Tallies and reports of routers that were made up."""
 
+from collections import Counter
 from collections.abc import Mapping
 
-from chairlift.cluster.telemetry import Bucket, ReplicaState, Report, Series, Tally
-from chairlift.cluster.windows import Windows
+from chairlift.cluster.history import Windows
+from chairlift.cluster.telemetry import Bucket, Failure, ReplicaState, Report, Series, Tally
 
 T0 = 1_700_000_040
 """A second of the wall clock in which a minute begins."""
@@ -30,10 +31,20 @@ def started(bucket: Bucket) -> int:
 
 
 class Router:
-    """What one router counts, as its reports tell it."""
+    """What one router counts, as its reports tell it.
 
-    def __init__(self, router_id: str, most: int = 32) -> None:
+    Attributes:
+        extra_open: requests that it believes to be open, and its totals do not know of.
+    """
+
+    def __init__(self, router_id: str, most: int = 32, model: str = "m") -> None:
         self.router_id = router_id
+        self.model = model
+        self.places = Windows()
+        self.failures: list[Failure] = []
+        self.extra_open = 0
+        self.open_s = 0.0
+        self.open_age_s: float | None = None
         self.windows = Windows(most)
         self.totals: Bucket = {}
         self.weights: dict[str, float] = {}
@@ -41,11 +52,19 @@ class Router:
         self.oldest_s: dict[str, float] = {}
         self.replicas: dict[str, ReplicaState] = {}
 
-    def count(self, second: int, bucket: Mapping[Series, Tally]) -> None:
+    def count(
+        self,
+        second: int,
+        bucket: Mapping[Series, Tally],
+        places: Mapping[str, Tally] | None = None,
+    ) -> None:
+        """``places``: by replica."""
         for each, tally in bucket.items():
             self.totals.setdefault(each, Tally()).merge(tally)
             self.weights.setdefault(each.tenant, 1.0)
         self.windows.add(second, dict(bucket))
+        by_replica = {series(name, "", ""): tally for name, tally in (places or {}).items()}
+        self.places.add(second, by_replica)
 
     def report(self, acknowledged: int = -1) -> Report:
         history = self.windows.since(acknowledged)
@@ -55,7 +74,7 @@ class Router:
             totals[each].merge(tally)
         return Report(
             router_id=self.router_id,
-            model="m",
+            model=self.model,
             seconds=history.seconds,
             tens=history.tens,
             minutes=history.minutes,
@@ -65,5 +84,12 @@ class Router:
             oldest_s=dict(self.oldest_s),
             replicas=dict(self.replicas),
             after=history.after,
-            open=sum(tally.started - tally.ended for tally in totals.values()),
+            open=self.extra_open + sum(t.started - t.ended for t in totals.values()),
+            open_s=self.open_s,
+            open_age_s=self.open_age_s,
+            places=self.places.since(acknowledged),
+            failures=tuple(
+                each for each in self.failures if acknowledged < each.at <= self.windows.last
+            ),
+            reasons=dict(Counter(each.reason for each in self.failures)),
         )

@@ -8,6 +8,7 @@ import pytest
 
 from chairlift.cluster.config import cache_folder, load_config, parse_bytes
 from chairlift.cluster.errors import ConfigError, Unauthorized
+from chairlift.cluster.guard_state import Mode
 from chairlift.cluster.protocol import Batching, Priority
 from chairlift.cluster.tenants import ANONYMOUS, Tenant, hash_key
 from chairlift.deployments.serve import FLAG_PATHS
@@ -106,6 +107,31 @@ def test_every_flag_is_a_path_in_the_tree() -> None:
         with pytest.raises(ConfigError) as error:
             load_config(overrides={path: object()}, environment={})
         assert str(error.value).startswith(path)
+
+
+@pytest.mark.parametrize("value", ["off", False])
+def test_off_is_off_also_where_yaml_takes_it_for_false(value: object) -> None:
+    assert load_config(overrides={"guard.mode": value}, environment={}).guard_mode is Mode.OFF
+    environment = {"CHAIRLIFT__GUARD__MODE": "off"}
+    assert load_config(environment=environment).guard_mode is Mode.OFF
+
+
+def test_without_telemetry_there_is_no_guard() -> None:
+    assert load_config(environment={}).guard_mode is Mode.ACT
+    blind = {"telemetry.enabled": False, "guard.mode": "shadow"}
+    assert load_config(overrides=blind, environment={}).guard_mode is Mode.OFF
+
+
+def test_operators_are_named_by_hashes_of_keys_of_their_own_which_no_error_shows() -> None:
+    keys = {"guard.operators": {"ann": ["sha256:" + "a" * 64], "bob": ["sha256:" + "b" * 64]}}
+    assert load_config(overrides=keys, environment={}).guard.operators.keys() == {"ann", "bob"}
+    shared = {"guard.operators": {"ann": ["sha256:" + "a" * 64], "bob": ["sha256:" + "a" * 64]}}
+    with pytest.raises(ConfigError, match=r"^guard\.operators: ann and bob have a key in common$"):
+        load_config(overrides=shared, environment={})
+    for wrong in ({"ann": ["my-secret"]}, {"ann": "my-secret"}):
+        with pytest.raises(ConfigError, match=r"^guard\.operators\.ann") as error:
+            load_config(overrides={"guard.operators": wrong}, environment={})
+        assert "my-secret" not in str(error.value)
 
 
 def test_controls_carry_the_engine_section() -> None:

@@ -1,6 +1,12 @@
 import pytest
 
-from chairlift.cluster.fairness_figures import BatchShape, fairness, jain, slowdown_ratio
+from chairlift.cluster.fairness_figures import (
+    BatchShape,
+    bystanders,
+    fairness,
+    jain,
+    slowdown_ratio,
+)
 from chairlift.cluster.telemetry import OTHERS, Bucket, Tally
 from chairlift.cluster.windows import Window
 from support.reports import series, served
@@ -86,3 +92,26 @@ def test_refused_are_a_share_of_those_that_ended():
         series("c"): served(started=1, finished=1),
     }
     assert fairness(Window(10, bucket, {}), {}, None).refused == {"a": 0.5, "c": 0.0}
+
+
+def slowed(times: float, number: int = 20, service: float = 1.0) -> Tally:
+    tally = served(service)
+    for _ in range(number):
+        tally.slowdown.add(times)
+    return tally
+
+
+def test_a_bystander_is_who_has_not_made_its_own_queue():
+    bucket: Bucket = {
+        series("a"): slowed(2.0),
+        series("waits"): slowed(3.0),
+        series("floods"): slowed(9.0, service=50.0),
+        series("few"): slowed(4.0, number=19),
+        series(OTHERS): slowed(5.0),
+    }
+    crowd = Window(10, bucket, {"waits": 10.0, "floods": 9.0})
+    found = bystanders(crowd, dict.fromkeys(["a", "waits", "floods", "few"], 1.0), 20)
+    assert found == {"a": pytest.approx(2.0, 0.01), "waits": pytest.approx(3.0, 0.01)}
+    busy = crowd._replace(backlogged_s={"floods": 0.5})
+    assert "floods" in bystanders(busy, dict.fromkeys(["a", "floods"], 1.0), 20), "it need not wait"
+    assert "a" not in bystanders(busy, {"floods": 1.0}, 20), "its weight is not known"

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from chairlift.cluster.figures import Figures, FiguresSettings, Targets, figures
-from chairlift.cluster.protocol import LoadReport
-from chairlift.cluster.telemetry import ReplicaState, Tally
+from chairlift.cluster.protocol import ENDLESS, LoadReport
+from chairlift.cluster.telemetry import Failure, ReplicaState, Tally
 from chairlift.cluster.windows import SPANS, Fold
 from support.reports import T0, Router, series, served
 
@@ -142,6 +142,47 @@ def test_a_replica_is_as_its_newest_report_says():
     assert replica.age_s == pytest.approx(1.5)  # for the router said so a second ago
     assert (replica.running, replica.waiting, replica.seats) == (3, 1, 8)
     assert (replica.kv_use, replica.preemptions, replica.prefix_hit_share) == (0.25, 2, 0.4)
+
+
+def test_a_replica_tells_what_it_computed_again_and_how_long_its_cache_lasts():
+    load = LoadReport(tokens_computed=200, tokens_recomputed=30, steps_left=40)
+    endless = load._replace(tokens_computed=0, steps_left=ENDLESS)
+    found = made(
+        with_replicas(x=ReplicaState(load, 0.5, live=True), y=ReplicaState(endless, 0.5, live=True))
+    ).replicas
+    assert (found["x"].recomputed_share, found["x"].steps_left) == (0.15, 40)
+    assert found["y"].recomputed_share is found["y"].steps_left is None
+
+
+def test_what_became_of_requests_is_told_by_replica():
+    one, there = Router("one"), served(started=5, finished=3, failed=1)
+    there.first_token.add(0.25)
+    one.count(T0, {}, {"x": there})
+    found = made(one).windows["1m"].replicas
+    assert list(found) == ["x"]
+    assert (found["x"].sent, found["x"].finished, found["x"].failed) == (5, 3, 1)
+    assert found["x"].ttft_s.p50 == pytest.approx(0.25, rel=0.01)
+
+
+def test_one_model_has_all_requests_and_several_have_their_own():
+    one, other = Router("one", model="small"), Router("other", model="large")
+    for each, number in ((one, 3), (other, 4)):
+        each.count(T0, {series(): served(started=number)})
+    window = made(one).windows["10s"]
+    assert window.models == {"small": window.all}
+    models = made(one, other).windows["10s"].models
+    assert {name: each.started for name, each in models.items()} == {"large": 4, "small": 3}
+
+
+def test_the_newest_failures_come_first():
+    one = router()
+    one.failures = [
+        Failure(T0 - 5, "a", "queue_full", "id-1", "", rejected=True),
+        Failure(T0, "a", "replica_lost", "id-2", "x", rejected=False),
+    ]
+    found = made(one)
+    assert [each.request_id for each in found.failures] == ["id-2", "id-1"]
+    assert found.failure_reasons == {"queue_full": 1, "replica_lost": 1}
 
 
 def test_a_replica_that_was_never_heard_of_is_unknown_but_for_its_seats():

@@ -5,7 +5,15 @@ import pytest
 
 from chairlift.cluster.protocol import LoadReport
 from chairlift.cluster.sketch import Sketch
-from chairlift.cluster.telemetry import ReplicaState, Report, Series, Tally, length_class
+from chairlift.cluster.telemetry import (
+    Failure,
+    History,
+    ReplicaState,
+    Report,
+    Series,
+    Tally,
+    length_class,
+)
 
 
 @pytest.mark.parametrize(
@@ -55,5 +63,8 @@ def test_a_report_survives_a_journey():
         queued={"a": 1},
         oldest_s={"a": 0.5},
         replicas={"x": state},
+        places=History(-1, {7: bucket}, {}, {}),
+        failures=(Failure(7, "a", "queue_full", "id", "", rejected=True),),
+        reasons={"queue_full": 1},
     )
     assert pickle.loads(pickle.dumps(report)) == report

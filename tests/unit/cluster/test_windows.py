@@ -1,126 +1,16 @@
 import pickle
 import sys
 
-import pytest
-
-from chairlift.cluster.telemetry import OTHERS, Bucket, Tally
-from chairlift.cluster.windows import MAX_DEPARTED, SPANS, Fold, Windows, bounded
+from chairlift.cluster.telemetry import Bucket, Failure
+from chairlift.cluster.windows import MAX_DEPARTED, SPANS, Flow, Fold
 from support.reports import T0, Router, series, served, started, tenants
 
 LATER = 2
 """Seconds after which a second has been told, and counts."""
 
 
-def counted(*seconds: int, most: int = 32) -> Windows:
-    windows = Windows(most)
-    for second in seconds:
-        windows.add(second, tenants(a=1))
-    return windows
-
-
 def all_windows(fold: Fold, now: int) -> dict[int, Bucket]:
     return {span_s: fold.window(span_s, now).bucket for span_s in SPANS.values()}
-
-
-@pytest.mark.parametrize(("span_s", "exact"), [(10, 10), (60, 60), (300, 300), (3600, 3600)])
-def test_a_window_holds_its_seconds_and_no_others(span_s: int, exact: int):
-    windows = counted(*range(T0, T0 + 4000))
-    now = T0 + 3960  # where a minute begins
-    assert windows.since_when(now, span_s) == now - exact
-    if span_s > 60:  # seconds are kept for little longer than the shorter ones reach
-        assert started(windows.over(now, span_s)) == exact
-    now = T0 + 4000
-    assert started(windows.over(now, span_s)) == now - windows.since_when(now, span_s)
-
-
-@pytest.mark.parametrize(("span_s", "resolution"), [(10, 1), (60, 1), (300, 10), (3600, 60)])
-def test_a_window_is_shorter_than_asked_for_by_less_than_its_resolution(
-    span_s: int, resolution: int
-):
-    for now in range(T0, T0 + 61):
-        missing = Windows.since_when(now, span_s) - (now - span_s)
-        assert 0 <= missing < resolution
-
-
-def test_a_second_counts_once():
-    windows = counted(T0, T0 + 1, T0, T0 + 1)
-    for span_s in SPANS.values():
-        assert started(windows.over(T0 + 2, span_s)) == 2
-
-
-def test_a_second_may_come_late_but_not_too_late():
-    windows = counted(T0 + 100, T0 + 50, T0 + 25)
-    for span_s in (300, 3600):
-        assert started(windows.over(T0 + 101, span_s)) == 2
-
-
-def test_what_is_returned_may_be_changed():
-    windows = counted(T0)
-    windows.over(T0 + 1, 10)[series()].merge(served(1))
-    assert started(windows.over(T0 + 1, 10)) == 1
-
-
-def test_buckets_do_not_pile_up():
-    windows = counted(*range(T0, T0 + 8000))
-    history = windows.since(-1)
-    assert len(history.seconds) <= 75
-    assert len(history.tens) <= 40
-    assert len(history.minutes) <= 63
-    assert len(pickle.dumps(windows)) < 500_000
-
-
-@pytest.mark.parametrize("length", [1, 60, 75, 76, 399, 401, 1000, 3000])
-@pytest.mark.parametrize("offset", [0, 7, 59])
-def test_a_whole_history_gives_the_same_windows(length: int, offset: int):
-    sender = counted(*range(T0 + offset, T0 + offset + length))
-    receiver = Windows()
-    receiver.load(sender.since(-1))
-    assert receiver.last == sender.last
-    for now in (sender.last + 1, sender.last + 2):
-        for span_s in SPANS.values():
-            assert receiver.over(now, span_s) == sender.over(now, span_s)
-
-
-def test_one_who_is_up_to_date_is_told_what_is_new():
-    windows = counted(*range(T0, T0 + 1000))
-    history = windows.since(T0 + 997)
-    assert list(history.seconds) == [T0 + 998, T0 + 999]
-    assert (history.tens, history.minutes) == ({}, {})
-
-
-def test_one_who_heard_nothing_for_minutes_hears_nothing_twice():
-    sender = counted(*range(T0, T0 + 1000))
-    receiver = Windows()
-    receiver.load(sender.since(-1))
-    for second in range(T0 + 1000, T0 + 1300):
-        sender.add(second, tenants(a=1))
-    receiver.load(sender.since(receiver.last))
-    missing = started(sender.over(T0 + 1300, 3600)) - started(receiver.over(T0 + 1300, 3600))
-    assert 0 <= missing < 10
-    assert receiver.over(T0 + 1300, 60) == sender.over(T0 + 1300, 60)
-
-
-def test_the_best_served_are_told_apart_and_the_sum_stays():
-    bucket = tenants(a=1, b=5, c=5, d=7) | {series("a", "best_effort"): served(1)}
-    kept = bounded(bucket, 2)
-    assert {each.tenant for each in kept} == {"b", "d", OTHERS}
-    assert kept[series(OTHERS)].service == 6
-    assert kept[series(OTHERS, "best_effort")].service == 1
-    assert started(kept) == started(bucket)
-    assert bucket[series("a")].service == 1
-
-
-def test_others_take_nobodys_place():
-    once = bounded(tenants(a=1, b=2, c=3, d=4), 2)
-    assert bounded(once, 2) == once
-    twice = bounded(once | tenants(e=9), 2)
-    assert {each.tenant for each in twice} == {"d", "e", OTHERS}
-    assert started(twice) == 5
-
-
-def test_few_tenants_are_all_told_apart():
-    bucket = tenants(a=1, b=2)
-    assert bounded(bucket, 2) == bucket
 
 
 def test_routers_are_added_up():
@@ -249,7 +139,98 @@ def test_memory_is_bounded_whatever_the_number_of_tenants_and_of_routers_gone():
     assert sys.getsizeof(fold.weights()) < 10_000
 
 
-def test_a_tally_of_nothing_is_nothing():
-    merged = Tally()
-    merged.merge(Tally())
-    assert merged == Tally()
+def test_the_newest_second_that_all_have_told_is_known():
+    fold, one, other = Fold(), Router("one"), Router("other")
+    assert fold.told(T0 + 0.5) == T0 - 1
+    for router, last in ((one, T0 + 4), (other, T0 + 3)):
+        for second in range(T0, last + 1):
+            router.count(second, tenants(a=1))
+        fold.put(router.report(), T0 + 5)
+    assert fold.told(T0 + 5) == T0 + 4
+    assert sum(tally.started for _, tally in fold.tallies(T0 + 4, 3)) == 6
+    assert sum(tally.started for _, tally in fold.tallies(T0 + 4, 60, width=10)) == 9
+    for second in range(T0 + 5, T0 + 8):
+        one.count(second, tenants(a=1))
+    fold.put(one.report(), T0 + 8)
+    assert fold.told(T0 + 8) == T0 + 8, "the other one is far behind"
+
+
+def test_a_window_may_begin_where_ten_seconds_do():
+    fold, router = Fold(), Router("one")
+    for second in range(T0, T0 + 100):
+        router.count(second, tenants(a=1))
+    fold.put(router.report(), T0 + 100)
+    window = fold.over(T0 + 95, 60, width=10)
+    assert (window.span_s, started(fold.over(T0 + 90, 60, width=10).bucket)) == (55, 60)
+
+
+def test_replicas_are_added_up_over_routers_that_are_there_or_gone():
+    fold = Fold(expire_s=10)
+    for number in range(2 * MAX_DEPARTED):
+        router = Router(f"r{number}")
+        places = {"x": served(started=2, finished=1), "y": served(failed=1)}
+        router.count(T0 + 20 * number, tenants(a=1), places)
+        fold.put(router.report(), T0 + 20 * number)
+    found = fold.window(3600, T0 + 20 * number + LATER).places
+    assert found["x"].started == 4 * MAX_DEPARTED
+    assert found["y"].failed == 2 * MAX_DEPARTED
+
+
+def test_models_are_told_apart_where_there_are_several():
+    fold, one, other = Fold(), Router("one", model="small"), Router("other", model="large")
+    one.count(T0, tenants(a=1))
+    fold.put(one.report(), T0)
+    assert fold.window(10, T0 + LATER).models == {}
+    other.count(T0, tenants(a=1, b=1))
+    fold.put(other.report(), T0)
+    models = fold.window(10, T0 + LATER).models
+    assert {name: tally.started for name, tally in models.items()} == {"small": 1, "large": 2}
+
+
+def failure(at: int, reason: str = "queue_full") -> Failure:
+    return Failure(at, "a", reason, "id", "", rejected=at % 4 > 0)
+
+
+def test_failures_come_once_in_order_of_time_and_the_newest_stay():
+    fold, one, other = Fold(), Router("one"), Router("other")
+    known = {"one": -1, "other": -1}
+    for second in range(T0, T0 + 200):
+        for router in (one, other):
+            router.count(second, {})
+            if second % 2 == (router is one):
+                router.failures.append(failure(second, router.router_id))
+            if second % 7 == 0:
+                fold.put(router.report(known[router.router_id]), second)  # and the answer is lost
+            known[router.router_id] = fold.put(router.report(known[router.router_id]), second)
+    ats = range(T0, T0 + 200)
+    failed, rejected = [at for at in ats if at % 4 == 0], [at for at in ats if at % 4]
+    assert [each.at for each in fold.failures] == sorted(failed[-32:] + rejected[-32:])
+    assert fold.reasons() == {"one": 100, "other": 100}
+    anew = Fold()
+    for router in (one, other):
+        assert anew.put(router.report(known[router.router_id]), T0 + 200) == -1
+        anew.put(router.report(), T0 + 200)
+    assert anew.failures == fold.failures
+    assert anew.reasons() == fold.reasons()
+
+
+def test_reasons_of_routers_that_have_gone_still_count():
+    fold = Fold(expire_s=10)
+    for number in range(2 * MAX_DEPARTED):
+        router = Router(f"r{number}")
+        router.failures.append(failure(T0))
+        router.count(T0, {})
+        fold.put(router.report(), T0 + 20 * number)
+    assert fold.reasons() == {"queue_full": 2 * MAX_DEPARTED}
+
+
+def test_what_flows_is_told_of_present_routers_as_of_their_newest_word():
+    fold, router = Fold(), Router("one")
+    router.count(T0, {series(): served(started=3, finished=1, spent_s=4.0)})
+    router.open_s, router.open_age_s, router.extra_open = 7.0, 1.5, 1
+    old = router.report()
+    router.count(T0 + 1, {series(): served(started=1, finished=1, spent_s=1.0)})
+    fold.put(router.report(), T0 + 2)
+    fold.put(old, T0 + 2)
+    assert fold.flows(T0 + 2) == {"one": Flow(3, 2, 7.0, 1.5, 5.0)}
+    assert fold.flows(T0 + 20) == {}

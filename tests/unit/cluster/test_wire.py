@@ -59,7 +59,14 @@ deltas = st.builds(
     logprobs=many_logprobs,
     prompt_logprobs=many_logprobs,
 )
-loads = st.builds(LoadReport, *[tokens] * 12, floats, tokens, st.booleans(), tokens)
+loads = st.builds(
+    LoadReport,
+    *([tokens] * 12),
+    *(floats, tokens, st.booleans(), tokens),
+    *([tokens] * 2),
+    *([st.floats(allow_nan=False)] * 2),
+    tokens,
+)
 names = st.lists(st.integers(0, 2**64 - 1), max_size=3).map(tuple)
 block_events = st.none() | st.builds(BlockEvents, st.booleans(), names, names)
 

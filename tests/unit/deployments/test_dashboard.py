@@ -10,10 +10,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from chairlift.cluster.tenants import Tenant, Tenants
 from chairlift.deployments.cluster_metrics import cluster_page
 from support.asgi_client import Reply, call
-from support.figures import SCRIPT, cluster_figures
+from support.figures import SCRIPT, cluster_figures, guard_figures
 from support.figures_server import FakeHub
 from support.http_app import http_app
 
+MODEL = "SmolLM2-135M-Instruct"
 PAGES = ("/dashboard", "/dashboard/figures", "/metrics/cluster")
 
 
@@ -89,6 +90,53 @@ def test_prometheus_reads_the_clusters_page() -> None:
     assert value("replica_preemptions_total", replica="replica-1") == 4
     assert value("tenant_weight", window="1m", tenant="acme") == 2
     assert value("tenant_queued", tenant=SCRIPT) == 2
+    assert value("replica_recomputed_ratio", replica="replica-1") == 0.012
+    assert value("replica_steps_left", replica="replica-1") == 310
+    assert value("replica_requests_sent", window="1m", replica="replica-2") == 340
+    at_replica = {"replica": "replica-2", **quantile}
+    assert value("replica_time_to_first_token_seconds", **at_replica) == 0.55
+    assert value("model_generation_tokens_per_second", window="1m", model=MODEL) == 1234.0
+    assert value("failures_total", reason="queue_full") == 6262
+
+
+def test_prometheus_reads_how_the_guard_stands() -> None:
+    found = samples(get("/metrics/cluster", cluster_figures()).body)
+
+    def value(name: str, **labels: str) -> float:
+        return found[f"chairlift_cluster_guard_{name}", frozenset(labels.items())]
+
+    modes = {mode: value("mode", mode=mode) for mode in ("act", "shadow", "off")}
+    assert modes == {"act": 1, "shadow": 0, "off": 0}
+    assert (value("rung"), value("admit_ratio")) == (1, 1)
+    assert (value("frozen"), value("held"), value("waiting")) == (0, 0, 0)
+    assert value("signal_value", signal="kv_use") == 0.97
+    assert value("signal_threshold", signal="kv_use", owner="capacity") == 0.9
+    assert (
+        value("signal_active", signal="kv_use"),
+        value("signal_active", signal="burn_rate"),
+    ) == (
+        1,
+        0,
+    )
+    unknown = ("chairlift_cluster_guard_signal_value", frozenset({("signal", "burn_rate")}))
+    assert unknown not in found
+    assert value("moves_total", kind="up", signal="kv_use", rung="no_speculation") == 1
+    assert (value("calls_sent_total"), value("calls_failed_total")) == (3, 1)
+
+
+def test_a_guard_by_hand_and_one_that_is_off() -> None:
+    state = guard_figures(held_by="ada", waiting_for="stop", frozen=True, admit=0.4)
+    found = samples(cluster_page(cluster_figures(guard=state))[0])
+    for name, value in (("held", 1), ("waiting", 1), ("frozen", 1), ("admit_ratio", 0.4)):
+        assert found[f"chairlift_cluster_guard_{name}", frozenset()] == value
+    off = samples(cluster_page(cluster_figures(guard={"mode": "off"}))[0])
+    guards = {name for name, _ in off if "_guard_" in name}
+    assert guards == {"chairlift_cluster_guard_mode"}
+    assert not [
+        name
+        for name, _ in samples(cluster_page(cluster_figures(guard=None))[0])
+        if "_guard_" in name
+    ]
 
 
 def test_what_is_not_known_is_left_out_of_the_prometheus_page() -> None:

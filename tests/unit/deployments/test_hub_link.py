@@ -8,11 +8,16 @@ from typing import Any
 
 import pytest
 
+from chairlift.cluster.errors import InvalidRequest, Unavailable
 from chairlift.cluster.exchange import Exchange, TenantUse
-from chairlift.cluster.telemetry import Report, Series, Tally
-from chairlift.cluster.windows import Fold, Windows
+from chairlift.cluster.guard_state import GuardState, Rung
+from chairlift.cluster.history import Windows
+from chairlift.cluster.telemetry import Reply, Report, Series, Tally
+from chairlift.cluster.windows import Fold
+from chairlift.deployments.guard_keeper import Acted, Order
 from chairlift.deployments.hub_link import HubGone, HubLink, LinkTiming
 from support.asgi_client import until
+from support.guards import guard_state
 
 QUICK = LinkTiming(
     busy_s=0.001, idle_s=0.02, report_s=0.002, answer_s=0.05, figures_s=0.05, max_backoff_s=0.01
@@ -21,7 +26,7 @@ SERIES = Series("acme", "standard", "≤128")
 
 
 class FakeRouter:
-    """Implements ``SharedUse`` and ``Reporter``; a second passes with each request."""
+    """Implements ``SharedUse``, ``Reporter`` and ``Router``; a second passes with each request."""
 
     def __init__(self, name: str = "", *, enabled: bool = True) -> None:
         self.router_id = name
@@ -29,6 +34,7 @@ class FakeRouter:
         self.served = 0.0
         self.others: Mapping[str, TenantUse] = {}
         self.acknowledged: list[int] = []
+        self.guard: GuardState | None = None
         self._windows = Windows()
         self._totals = {SERIES: Tally()}
 
@@ -46,6 +52,13 @@ class FakeRouter:
         self._totals[SERIES].merge(one)
         self._windows.add(self._windows.last + 1, {SERIES: one})
 
+    def obey(self, state: GuardState) -> None:
+        if state.version > self.version():
+            self.guard = state
+
+    def version(self) -> int:
+        return 0 if self.guard is None else self.guard.version
+
     def report(self, acknowledged: int) -> Report:
         self.acknowledged.append(acknowledged)
         history = self._windows.since(acknowledged)
@@ -61,6 +74,8 @@ class FakeRouter:
             oldest_s={},
             replicas={},
             after=history.after,
+            guard_version=self.version(),
+            guard=self.guard if acknowledged == -1 else None,
         )
 
 
@@ -84,6 +99,7 @@ class FakeHub:
         """All that it knew is gone."""
         self.exchange = Exchange()
         self.fold = Fold()
+        self.state: GuardState | None = None
 
     async def connect(self) -> "FakeHub":
         self.connections += 1
@@ -95,12 +111,27 @@ class FakeHub:
         await self._answer()
         return others
 
-    async def report(self, report: Report) -> int:
+    async def report(self, report: Report) -> Reply:
         await self._suffer()
         self.reports += 1
         known = self.fold.put(pickle.loads(pickle.dumps(report)), 0.0)
+        if report.guard is not None:
+            self.state = report.guard
         await self._answer()
-        return known
+        newer = self.state is not None and self.state.version > report.guard_version
+        return Reply(known, self.state if newer else None)
+
+    async def guard(self) -> dict[str, Any] | None:
+        await self._suffer()
+        return {"version": self.state and self.state.version}
+
+    async def act(self, order: Order) -> Acted:
+        await self._suffer()
+        if order.action == "approve":
+            raise InvalidRequest("nothing waits", param="approve")
+        self.state = guard_state(9, Rung.RESERVE)
+        await self._answer()
+        return Acted(self.state, {"version": 9})
 
     async def figures(self) -> dict[str, Any]:
         await self._suffer()
@@ -129,7 +160,7 @@ class FakeHub:
 
 @contextlib.asynccontextmanager
 async def linked(hub: FakeHub, *routers: FakeRouter) -> AsyncIterator[list[HubLink]]:
-    links = [HubLink(router, router, hub.connect, QUICK) for router in routers]
+    links = [HubLink(router, router, router, hub.connect, QUICK) for router in routers]
     tasks = [asyncio.create_task(link.run()) for link in links]
     try:
         yield links
@@ -243,7 +274,7 @@ def test_answers_that_get_lost_make_nothing_count_twice():
 def test_figures_are_the_hubs_or_none():
     async def main() -> None:
         hub, router = FakeHub(), FakeRouter("one")
-        idle = HubLink(router, router, hub.connect, QUICK)
+        idle = HubLink(router, router, router, hub.connect, QUICK)
         assert await idle.figures() is None, "there is no Hub yet"
         async with linked(hub, router) as (link,):
             router.count()
@@ -255,5 +286,68 @@ def test_figures_are_the_hubs_or_none():
             hub.ill = None
             await until(lambda: hub.calls > 10)
             assert await link.figures() == {"started": 1}
+
+    asyncio.run(main())
+
+
+def test_what_the_guard_decides_reaches_every_router_and_outlives_the_hub():
+    async def main() -> None:
+        hub, one, two = FakeHub(), FakeRouter("one"), FakeRouter("two")
+        async with linked(hub, one, two):
+            await until(lambda: hub.reports >= 2)
+            hub.state = decided = guard_state(4, Rung.RESERVE)
+            await until(lambda: one.guard == two.guard == decided)
+            hub.die()
+            await until(lambda: hub.state == decided)
+            assert one.guard == two.guard == decided
+
+    asyncio.run(main())
+
+
+def test_a_hub_that_is_ill_leaves_in_force_what_is():
+    async def main() -> None:
+        hub, router = FakeHub(), FakeRouter("one")
+        async with linked(hub, router):
+            hub.state = decided = guard_state(4)
+            await until(lambda: router.guard == decided)
+            hub.ill, calls = RuntimeError("a fault"), hub.calls
+            await until(lambda: hub.calls > calls + 3)
+            assert router.guard == decided
+
+    asyncio.run(main())
+
+
+def test_an_order_is_obeyed_here_at_once():
+    async def main() -> None:
+        hub, router = FakeHub(), FakeRouter("one")
+        async with linked(hub, router) as (link,):
+            await until(lambda: hub.reports >= 1)
+            assert await link.act(Order("hold", "ann")) == {"version": 9}
+            assert router.version() == 9
+            assert await link.guard() == {"version": 9}
+            with pytest.raises(InvalidRequest):
+                await link.act(Order("approve", "ann"))
+
+    asyncio.run(main())
+
+
+def test_an_order_that_the_hub_does_not_answer_says_so():
+    async def main() -> None:
+        hub, router = FakeHub(), FakeRouter("one")
+        idle = HubLink(router, router, router, hub.connect, QUICK)
+        for order in (idle.act(Order("hold", "ann")),):
+            with pytest.raises(Unavailable, match="stays"):
+                await order
+        assert await idle.guard() is None
+        async with linked(hub, router) as (link,):
+            await until(lambda: hub.reports >= 1)
+            for ill in (HubGone("gone"), RuntimeError("a fault"), 3600.0):
+                hub.ill = ill
+                with pytest.raises(Unavailable) as refused:
+                    await link.act(Order("hold", "ann"))
+                assert refused.value.code == "no_hub"
+                assert await link.guard() is None
+            hub.ill = None
+            assert router.guard is None
 
     asyncio.run(main())

@@ -1,11 +1,15 @@
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from chairlift.cluster.errors import NotFound
 from chairlift.deployments.cli import main
 from chairlift.workers.ledger_records import Plan
-from support.engines import Rig
+from support.engines import Rig, replica_info
+from support.fake_router import FakeRouter, live_view
+from support.figures_server import figures_server
 from support.ledgers import Crowd, record, tamper
 
 
@@ -83,3 +87,69 @@ def test_explain_tells_a_story_or_says_that_there_is_none(
     assert "arrived" in capsys.readouterr().out
     assert main(["explain", "nobody", "--file", str(file)]) == 1
     assert "does not know nobody" in capsys.readouterr().err
+
+
+class OneLedger:
+    """Stands in for ``router.ledgers``."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    async def fetch(self, replica_id: str, steps: int) -> bytes:
+        if replica_id != "r":
+            raise NotFound(f"There is no replica {replica_id!r}", code="no_such_replica")
+        return self._content
+
+
+@pytest.fixture
+def url(file: Path) -> Iterator[str]:
+    with figures_server(ledgers=OneLedger(file.read_bytes())) as address:
+        yield address
+
+
+def test_the_ledger_of_a_service_is_saved_for_nobody_else(
+    url: str, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = tmp_path / "saved.ledger"
+    assert main(["ledger", "--url", url, "--replica", "r", "-o", str(saved)]) == 0
+    assert saved.read_bytes() == file.read_bytes()
+    assert saved.stat().st_mode & 0o077 == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_the_ledger_of_a_service_is_printed_like_a_file(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ledger", "--url", url, "--replica", "r"]) == 0
+    assert "fake, replica r" in capsys.readouterr().out
+
+
+def test_the_only_replica_need_not_be_named(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ledger", "--url", url]) == 0
+    assert "fake, replica r" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("views", "flags", "said"),
+    [
+        ("r", ["--replica", "other"], "There is no replica 'other'"),
+        ("rs", [], "say which one: r, s"),
+        ("", [], "no replica is live"),
+    ],
+)
+def test_it_is_said_which_replicas_there_are(
+    views: str, flags: list[str], said: str, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    router = FakeRouter()
+    router.views = [live_view(replica_info(replica_id=each)) for each in views]
+    with figures_server(router=router, ledgers=OneLedger(file.read_bytes())) as url:
+        assert main(["ledger", "--url", url, *flags]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+def test_flags_that_do_not_go_together_are_refused(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ledger", str(file), "-o", "x"]) == 2
+    assert "go with --url" in capsys.readouterr().err

@@ -10,6 +10,7 @@ from gguf import GGMLQuantizationType
 
 from chairlift.cluster.config import ServiceConfig, load_config
 from chairlift.cluster.errors import ConfigError, ModelError, StartupError
+from chairlift.cluster.guard_policy import SHIPPED
 from chairlift.cluster.model_spec import ModelFormat, ModelSpec, RopeSpec
 from chairlift.deployments.preflight import check_memory, check_port, preflight
 from support.tiny_llama import random_weights, write_gguf
@@ -92,6 +93,17 @@ def test_missing_model_is_refused_before_anything_starts(tmp_path: Path) -> None
     missing = config(model__path=str(tmp_path / "no.gguf"), http__port=_free_port())
     with pytest.raises(ModelError, match="does not exist"):
         preflight(missing)
+
+
+def test_a_policy_that_is_wrong_is_refused_with_file_and_path(tmp_path: Path) -> None:
+    file = tmp_path / "guard.yaml"
+    shipped = SHIPPED.read_text(encoding="utf-8")
+    file.write_text(shipped.replace("leave_share: 0.8", "leave_share: 8"))
+    wrong = config(guard__file=str(file), http__port=_free_port())
+    with pytest.raises(ConfigError, match=r"guard\.yaml: ladder\.leave_share"):
+        preflight(wrong)
+    with pytest.raises(ConfigError, match=r"no\.yaml"):
+        preflight(config(guard__file=str(tmp_path / "no.yaml"), http__port=_free_port()))
 
 
 def _free_port() -> int:

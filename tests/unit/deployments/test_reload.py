@@ -4,6 +4,7 @@ import pytest
 
 from chairlift.cluster.config import ServiceConfig, load_config
 from chairlift.cluster.errors import ConfigError
+from chairlift.cluster.guard_policy import load_policy
 from chairlift.deployments.reload import changes, check_reload, router_version, worker_version
 
 HASH, OTHER = "sha256:" + "a" * 64, "sha256:" + "b" * 64
@@ -21,7 +22,11 @@ def config(**paths: object) -> ServiceConfig:
         ("router__replicas", 2, ""),
         ("workers__health_period_s", 2.0, ""),
         ("workers__threads", 1, "workers"),
-        ("engine__max_sequences", 8, "workers"),
+        ("engine__max_sequences", 8, "workers and routers"),
+        ("engine__token_budget", 64, "workers and routers"),
+        ("engine__prefix_cache", False, "workers"),
+        ("guard__mode", "shadow", "routers"),
+        ("guard__operators__ann", [HASH], "routers"),
         ("ledger__always", True, "workers"),
         ("router__look_ahead", 5, "routers"),
         ("http__max_body", "1MiB", "routers"),
@@ -33,7 +38,22 @@ def test_only_those_replicas_are_replaced_that_a_change_concerns(path, value, re
     old, new = config(), config(**{path: value})
     check_reload(old, new)
     assert (worker_version(old) != worker_version(new)) == ("workers" in replaced)
-    assert (router_version(old) != router_version(new)) == ("routers" in replaced)
+    policy = load_policy()
+    assert (router_version(old, policy) != router_version(new, policy)) == ("routers" in replaced)
+
+
+def test_without_a_guard_the_engines_settings_concern_no_router():
+    policy = load_policy()
+    for off in ({"guard__mode": "off"}, {"telemetry__enabled": False}):
+        old, new = config(**off), config(engine__token_budget=64, **off)
+        assert router_version(old, policy) == router_version(new, policy)
+
+
+def test_another_policy_replaces_routers():
+    policy = load_policy()
+    limits = policy.limits.model_copy(update={"objective": 0.5})
+    other = policy.model_copy(update={"limits": limits})
+    assert router_version(config(), policy) != router_version(config(), other)
 
 
 @pytest.mark.parametrize(
@@ -54,10 +74,14 @@ def test_what_needs_a_restart_is_refused_by_name(path, value):
 def test_changes_are_told_one_by_one_without_keys():
     old = config(workers__replicas=1, tenants__old={}, tenants__both__weight=1)
     new = config(
-        workers__replicas=2, tenants__new__keys=[HASH], tenants__both={"keys": [OTHER], "weight": 1}
+        workers__replicas=2,
+        tenants__new__keys=[HASH],
+        tenants__both={"keys": [OTHER], "weight": 1},
+        guard__operators__ann=[HASH],
     )
     assert changes(old, new) == [
         "workers.replicas: 1 → 2",
+        "guard.operators.ann: changed",
         "tenants.old: removed",
         "tenants.both.keys: changed",
         "tenants.new: changed",

@@ -5,7 +5,7 @@ import pytest
 
 from chairlift.cluster.errors import ConfigError
 from chairlift.deployments import top
-from support.figures import SCRIPT, cluster_figures
+from support.figures import SCRIPT, cluster_figures, guard_figures
 from support.figures_server import FakeHub, figures_server
 from support.openai_server import ScriptedServer, serving
 
@@ -24,7 +24,8 @@ def test_once_prints_plain_text(capsys: pytest.CaptureFixture[str]) -> None:
     rows = {row.split("  ")[0].strip(): row.split() for row in text.splitlines()}
     assert rows["first token"][2:] == ["85.0", "ms", "240.0", "ms", "713.0", "ms", "1.00", "s"]
     assert rows["replica-1"][1:5] == ["live", "210.0", "ms", "29"]
-    assert rows["replica-3"][1:] == ["NOT", "LIVE", *"––––––"]
+    assert rows["replica-1"][7:] == ["71.8%", "1.2%", "4"]
+    assert rows["replica-3"][1:] == ["NOT", "LIVE", *"–––––––"]
     assert rows[SCRIPT][1:] == ["–", "0.0%", "0.0", "–", "–", "–", "2", "50.0", "ms"]
     assert "98,765 started" in text and "0 lost: adds up" in text
 
@@ -45,6 +46,53 @@ def test_a_cluster_that_knows_little_is_shown(capsys: pytest.CaptureFixture[str]
         assert run("--url", url) == 0
     text = capsys.readouterr().out
     assert "oldest waiting –" in text and "– open + 0 lost: not known" in text
+
+
+def shown(capsys: pytest.CaptureFixture[str], **changes: object) -> str:
+    with figures_server(FakeHub(cluster_figures(**changes))) as url:
+        assert run("--url", url) == 0
+    return capsys.readouterr().out
+
+
+def test_the_guard_says_where_it_stands_why_and_what_it_did(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = shown(capsys)
+    assert "Guard: act · rung 1 no_speculation · for 11 s" in text
+    (row,) = (line.split() for line in text.splitlines() if line.startswith("kv_use"))
+    assert row == ["kv_use", "0.970", "0.900", "capacity", "replica-1"]
+    assert "unfairness" not in text  # it is calm
+    assert (
+        "11 s ago: up normal → no_speculation, for kv_use of replica-1 0.95 (threshold 0.9)" in text
+    )
+
+
+def test_what_is_not_as_usual_with_the_guard_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    state = {"held_by": "[b]ada", "waiting_for": "roll_back", "frozen": True, "since": None}
+    text = shown(capsys, guard=guard_figures(**state, moves=[]))
+    assert "held by [b]ada · WAITS FOR A WORD ON roll_back · FROZEN" in text
+    assert "last moves" not in text
+    assert "Guard: off" in shown(capsys, guard={"mode": "off"})
+    assert "Guard: not known" in shown(capsys, guard=None)
+
+
+def test_failures_are_counted_and_the_newest_named(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys)
+    assert "failed or turned away: queue_full 6,262 · replica_lost 86" in text
+    assert f"replica_lost · {SCRIPT} · replica-2 · {SCRIPT}" in text
+    assert "turned away" not in shown(capsys, failures=[], failure_reasons={})
+
+
+def test_a_narrow_terminal_has_fewer_columns_and_whole_ones(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(top, "PIPE_WIDTH", 48)
+    lines = shown(capsys).splitlines()
+    assert max(map(len, lines)) <= 48
+    heads = {line.split()[0]: line.split() for line in lines if line.strip()}
+    assert heads["replica"] == ["replica", "health", "age", "running", "seats"]
+    assert heads["tenant"][:3] == ["tenant", "weight", "service"]
+    assert heads["latency"] == ["latency", "p50", "p95", "p99"]
 
 
 def test_no_figures_are_one_line_and_a_failure(capsys: pytest.CaptureFixture[str]) -> None:

@@ -151,14 +151,89 @@ def test_ahead_of_a_newcomer_are_higher_classes_and_its_share_of_its_own():
     )
     queue.push_first(Waiting(num_tokens=100))
     sequences = 1 + 2 + 3 + 4 + 8 + 2
-    assert queue.ahead(STANDARD, "own", 1.0) == (sequences, 800 + 10 * (sequences - 3))
-    assert queue.ahead(STANDARD, "new", 1.0) == (3 + 1 + 1 + 2 + 1, 800 + 10 * 5)
+    assert queue.ahead(STANDARD, "own", 1.0, 0.0) == (sequences, 800 + 10 * (sequences - 3))
+    assert queue.ahead(STANDARD, "new", 1.0, 0.0) == (3 + 1 + 1 + 2 + 1, 800 + 10 * 5)
 
 
 def test_ahead_of_a_newcomer_is_everybody_without_fairness():
     queue, _ = queue_of(*(Waiting("a") for _ in range(5)), Waiting(priority=BATCH), fair=False)
-    assert queue.ahead(STANDARD, "new", 1.0) == (5, 50)
-    assert queue.ahead(INTERACTIVE, "new", 1.0) == (0, 0)
+    assert queue.ahead(STANDARD, "new", 1.0, 0.0) == (5, 50)
+    assert queue.ahead(INTERACTIVE, "new", 1.0, 0.0) == (0, 0)
+
+
+def test_the_late_go_behind_all_classes_and_keep_their_order():
+    a, b, quick = Waiting(), Waiting(), Waiting(queued_at=1.5)
+    other, low = Waiting("u", priority=INTERACTIVE), Waiting(priority=BATCH, queued_at=1.5)
+    queue, counters = queue_of(a, b, other, quick, low)
+    counters.charge("u", input_tokens=1)
+    queue.demote(2.0, 1.0)
+    assert set(queue.backlogged()) == {"t", "u"} and queue.queued_of("t") == 4
+    assert queue.backlogged()["t"] is a
+    assert served(queue, 2.0) == [quick, low, a, b, other]
+
+
+def test_the_late_rise_with_their_age():
+    late, low = Waiting(priority=INTERACTIVE), Waiting("u", priority=BATCH, queued_at=20.0)
+    queue, counters = queue_of(late, low)
+    counters.charge("t", input_tokens=1)
+    queue.demote(19.0, 1.0)
+    assert queue.next(19.0) is low
+    assert queue.next(20.0) is low, "of one level, and its tenant was served less"
+    assert queue.next(39.0) is low
+    queue.remove(low)
+    queue.push(Waiting("u", priority=STANDARD, queued_at=40.0))
+    assert queue.next(59.0).tenant == "u"
+    queue.push(newcomer := Waiting("u", priority=INTERACTIVE, queued_at=60.0))
+    counters.charge("u", input_tokens=100)
+    assert queue.next(60.0) is late
+    assert newcomer in queue
+
+
+def test_ahead_of_a_newcomer_are_late_ones_only_when_they_have_risen():
+    queue, _ = queue_of(Waiting(), Waiting(queued_at=10.0), fair=False)
+    queue.demote(12.0, 1.0)
+    assert queue.ahead(BATCH, "new", 1.0, 12.0) == (0, 0)
+    assert queue.ahead(BATCH, "new", 1.0, 20.0) == (1, 10)
+    assert queue.ahead(STANDARD, "new", 1.0, 35.0) == (0, 0)
+    assert queue.ahead(BATCH, "new", 1.0, 35.0) == (2, 20)
+
+
+def test_a_tenant_all_of_whose_items_are_late_is_not_lifted_as_if_it_had_been_away():
+    queue, counters = queue_of(Waiting("busy"), Waiting("slow"))
+    queue.demote(5.0, 1.0)
+    counters.charge("busy", input_tokens=500)
+    counters.chosen("busy", STANDARD)
+    queue.push(Waiting("slow", queued_at=5.0))
+    assert counters.value("slow") == 0
+
+
+def test_what_was_refused_stays_before_the_late_ones_of_its_tenant():
+    a, b, c = Waiting(), Waiting(), Waiting()
+    queue, _ = queue_of(a, b, c)
+    queue.remove(a)
+    queue.remove(b)
+    queue.demote(5.0, 1.0)
+    queue.push_front(b)
+    queue.push_front(a)
+    queue.demote(5.0, 1.0)
+    assert served(queue, 5.0) == [a, b, c]
+
+
+def test_the_late_expire_like_others():
+    a, b = Waiting(expires_at=9.0), Waiting()
+    queue, _ = queue_of(a, b)
+    queue.demote(5.0, 1.0)
+    assert queue.expired(9.0) == [a]
+    assert served(queue, 9.0) == [b] and queue.num_tokens == 0
+
+
+def test_fairness_can_be_put_in_force_while_items_wait():
+    a, b = Waiting("a"), Waiting("b")
+    queue, counters = queue_of(a, b, fair=False)
+    counters.charge("a", input_tokens=1)
+    assert queue.heads(0.0) == [a]
+    queue.fair = True
+    assert queue.heads(0.0) == [b, a]
 
 
 SEATS, LONGEST_PROMPT, LONGEST_OUTPUT = 8, 400, 60

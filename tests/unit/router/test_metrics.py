@@ -26,8 +26,8 @@ def samples(metrics: RouterMetrics) -> dict[tuple, float]:
 
 
 def end(outcome: Outcome, label: str, **facts) -> RequestEnd:
-    values = {"duration_s": 2.0, "first_token_s": 0.5, "output_tokens": 4} | facts
-    return RequestEnd("anonymous", outcome, label, **values)
+    values = {"duration_s": 2.0, "first_token_s": 0.5, "output_tokens": 4, "prompt_tokens": 9}
+    return RequestEnd("anonymous", outcome, label, **(values | facts))
 
 
 def test_every_outcome_is_counted_and_the_rest_is_open():
@@ -61,6 +61,16 @@ def test_latencies_of_the_convention_are_those_of_successes_only():
     # (2.0 - 0.5) s over the 3 tokens after the first.
     assert page["gen_ai_server_time_per_output_token_seconds_sum",] == 0.5
     assert page["vllm:e2e_request_latency_seconds_count",] == 1
+    tokens = {"input": 9, "output": 4}
+    for kind, number in tokens.items():
+        (found,) = (
+            sample
+            for family in metrics.families()
+            for sample in family.samples
+            if sample.name == "gen_ai_client_token_usage_sum"
+            and sample.labels["gen_ai_token_type"] == kind
+        )
+        assert found.value == number
 
 
 def test_time_between_tokens_is_weighted_by_token():

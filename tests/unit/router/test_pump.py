@@ -12,13 +12,14 @@ from chairlift.cluster.errors import (
     ReplicaLost,
     Unavailable,
 )
+from chairlift.cluster.guard_state import GuardState
 from chairlift.cluster.protocol import Priority, Request, SamplingParams
 from chairlift.cluster.tenants import Tenant
 from chairlift.router.ask import Ask
 from chairlift.router.metrics import Move
 from chairlift.router.router import Router
 from support.flights import BIG, ended, expected, read_all, request, router_for, submit, with_router
-from support.replicas import eventually, fake_replica
+from support.replicas import controls_of, eventually, fake_replica
 
 
 def of(tenant: str, priority: Priority = Priority.INTERACTIVE, **terms) -> Ask:
@@ -237,6 +238,29 @@ def test_what_does_not_start_in_the_usual_time_is_moved():
         for replica in (one, two):
             replica.gate.open()
         assert ended(router) == {"finished": 61}
+
+    with_router(scenario, replicas=2, router={"hedging": True})
+
+
+def test_what_does_not_start_stays_where_it_is_while_the_guard_forbids_hedging():
+    async def scenario(router, one, two):
+        for seed in range(60):  # to know what is usual
+            await read_all(await submit(router, request(max_tokens=1, seed=seed)))
+        router.obey(GuardState(1, controls=controls_of(one, version=1, hedging=False)))
+        for replica in (one, two):
+            await eventually(lambda r=replica: r.scheduler.controls.version == 1)
+        one.gate.close()
+        two.gate.close()
+        flight = await submit(router, request(max_tokens=20))
+        home, other = (one, two) if one.intake.num_open else (two, one)
+        other.gate.open()
+        sent_at = router._clock()
+        await eventually(lambda: router._clock() - sent_at > 0.5)
+        assert home.intake.num_open == 1 and router.metrics.moved[Move.HEDGED] == 0
+        router.obey(GuardState(2, controls=controls_of(one, version=2)))
+        await read_all(flight)
+        assert router.metrics.moved[Move.HEDGED] == 1
+        home.gate.open()
 
     with_router(scenario, replicas=2, router={"hedging": True})
 

@@ -5,7 +5,7 @@ import pytest
 from chairlift.cluster.config import TelemetryConfig
 from chairlift.cluster.protocol import LoadReport, Priority, Request, SamplingParams
 from chairlift.cluster.sketch import ACCURACY
-from chairlift.cluster.telemetry import OTHERS, Series, Tally
+from chairlift.cluster.telemetry import OTHERS, Failure, Series, Tally
 from chairlift.router.metrics import Outcome, RouterMetrics
 from chairlift.router.placement import ReplicaView
 from chairlift.router.recorder import Recorder, Reporter
@@ -31,7 +31,7 @@ class Bench:
 
     def next_second(self) -> None:
         self.wall += 1.0
-        self.recorder.tick({}, 0.0)
+        self.recorder.tick({}, self.wall, 0.0)
 
     def totals(self) -> dict[Series, Tally]:
         self.next_second()
@@ -59,7 +59,7 @@ class Ticket:
 
 def finish(record, *, first_at: float, gap_s: float, tokens: int, cached: int = 0) -> None:
     """One choice, whose tokens come one by one, each read at once."""
-    record.sent(first_at / 2)
+    record.sent(first_at / 2, "r0")
     record.first_token(first_at, cached)
     record.tokens(1, 0, first_at)
     for index in range(1, tokens):
@@ -156,8 +156,8 @@ def test_what_does_not_finish_counts_as_that_and_meets_nothing(outcome):
 def test_only_the_first_way_to_a_replica_is_a_wait():
     bench = Bench()
     record = bench.start(now=10.0)
-    record.sent(12.0)
-    record.sent(15.0)
+    record.sent(12.0, "r0")
+    record.sent(15.0, "r1")
     wait = bench.totals()[CHAT].queue_wait
     assert wait.count == 1 and wait.quantile(0.5) == pytest.approx(2.0, rel=ACCURACY)
 
@@ -197,6 +197,88 @@ def test_series_are_told_apart_by_tenant_class_and_length():
     }
 
 
+def test_time_is_counted_of_all_that_end_and_at_replicas_of_what_finished():
+    bench = Bench()
+    finish(bench.start(n=3), first_at=0.5, gap_s=0.25, tokens=3)
+    record = bench.start()
+    record.sent(1.0, "r0")
+    record.end(Outcome.CANCELLED, "abort", 3.0, [0])
+    tally = bench.totals()[CHAT]
+    assert (tally.started, tally.choices) == (2, 4)
+    assert (tally.spent_s, tally.placed_s) == (1.0 + 3.0, 0.75)
+
+
+def test_a_replica_has_what_was_sent_there_and_ended_there():
+    bench = Bench()
+    finish(bench.start(), first_at=0.5, gap_s=0.05, tokens=3)
+    record = bench.start()
+    record.sent(0.1, "r0")
+    record.lost("r0")
+    record.sent(0.3, "r1")
+    record.first_token(0.4, 0)
+    record.end(Outcome.FAILED, "x", 0.5, [1])
+    bench.start().end(Outcome.REJECTED, "queue_full", 0.0, [0])
+    lost = bench.start()
+    lost.sent(0.1, "r1")
+    lost.lost("r1")
+    lost.end(Outcome.FAILED, "replica_lost", 0.5, [0])
+    bench.next_second()
+    places = bench.recorder.places.since(-1).seconds[1000]
+    r0, r1 = places[Series("r0", "", "")], places[Series("r1", "", "")]
+    assert (r0.started, r0.finished, r0.failed, r0.first_token.count) == (2, 1, 1, 1)
+    assert (r1.started, r1.finished, r1.failed, r1.first_token.count) == (2, 0, 2, 1)
+    assert len(places) == 2
+
+
+def test_the_age_of_what_is_open_is_known_when_a_second_closes():
+    bench = Bench()
+    first, second = bench.start(now=1.0), bench.start(now=2.5)
+    bench.wall += 1
+    bench.recorder.tick({}, 3.0, 0.5)
+    assert (bench.recorder.open, bench.recorder.open_age_s, bench.recorder.open_s) == (2, 2.5, 1.0)
+    first.end(Outcome.CANCELLED, "abort", 3.5, [0])
+    bench.recorder.tick({}, 3.75, 0.75)
+    assert bench.recorder.open_age_s == 2.5, "the second is not over"
+    bench.wall += 1
+    bench.recorder.tick({}, 4.0, 0.25)
+    assert (bench.recorder.open, bench.recorder.open_age_s, bench.recorder.open_s) == (1, 1.5, 2.0)
+    second.end(Outcome.CANCELLED, "abort", 4.0, [0])
+    bench.next_second()
+    assert (bench.recorder.open, bench.recorder.open_age_s) == (0, 0.0)
+
+
+def test_failures_are_told_once_their_second_is_over():
+    bench = Bench()
+    record = bench.start("beta")
+    record.sent(0.1, "r0")
+    record.end(Outcome.FAILED, "replica_lost", 0.5, [0])
+    bench.start().end(Outcome.FINISHED, "stop", 0.5, [1])
+    assert bench.recorder.failures(-1) == ()
+    bench.next_second()
+    bench.start().end(Outcome.REJECTED, "queue_full", 1.5, [0])
+    failed = Failure(1000, "beta", "replica_lost", "r", "r0", rejected=False)
+    assert bench.recorder.failures(-1) == (failed,)
+    bench.next_second()
+    turned_away = Failure(1001, "acme", "queue_full", "r", "", rejected=True)
+    assert bench.recorder.failures(-1) == (failed, turned_away)
+    assert bench.recorder.failures(1000) == (turned_away,)
+    assert bench.recorder.reasons == {"replica_lost": 1, "queue_full": 1}
+
+
+def test_failures_are_bounded_and_names_cut():
+    bench = Bench()
+    broken = bench.start("beta")
+    broken.end(Outcome.FAILED, "x", 0.0, [0])
+    for _ in range(100):
+        request = Request("x" * 5000, (1,), SamplingParams(max_tokens=9))
+        bench.recorder.start(request, 0.0).end(Outcome.REJECTED, "queue_full", 0.0, [0])
+    bench.next_second()
+    failures = bench.recorder.failures(-1)
+    assert [each.tenant for each in failures if not each.rejected] == ["beta"]
+    assert [each.request_id for each in failures if each.rejected] == 16 * ["x" * 64]
+    assert bench.recorder.reasons == {"x": 1, "queue_full": 100}
+
+
 def test_each_thing_counts_in_the_second_in_which_it_happened():
     bench = Bench()
     record = bench.start()
@@ -220,7 +302,7 @@ def test_a_wall_clock_that_is_set_back_loses_nothing():
     bench.next_second()
     bench.start()
     bench.wall -= 500.0
-    bench.recorder.tick({}, 0.1)
+    bench.recorder.tick({}, 0.0, 0.1)
     assert bench.recorder.totals[CHAT].started == 1
     bench.wall += 501.0
     assert bench.totals()[CHAT].started == 2
@@ -238,8 +320,8 @@ def test_totals_name_the_tenants_that_came_first_and_are_never_less():
 def test_time_of_waiting_is_the_tenants_once():
     bench = Bench()
     record = bench.start()
-    bench.recorder.tick({"acme": Ticket(record)}, 0.25)
-    bench.recorder.tick({"acme": Ticket(record)}, 0.5)
+    bench.recorder.tick({"acme": Ticket(record)}, 0.0, 0.25)
+    bench.recorder.tick({"acme": Ticket(record)}, 0.0, 0.5)
     assert bench.totals()[CHAT].backlogged_s == 0.75
 
 
@@ -258,10 +340,10 @@ def test_a_report_tells_what_is_lacking_and_what_is_now():
     finish(bench.start(), first_at=0.1, gap_s=0.01, tokens=2)
     bench.next_second()
     load = LoadReport(running=1)
-    view = ReplicaView("r0", True, replica_info(max_sequences=7), load, 0.5)
+    view = ReplicaView("r0", True, replica_info(max_sequences=7), load, 0.5, open_sequences=2)
     reporter = Reporter(
         "me", "model", bench.recorder, Waiting({"acme": Ticket(record, 4.0)}), lambda: [view],
-        lambda: 10.0,
+        lambda: 10.0, lambda: None,
     )  # fmt: skip
     report = reporter.report(1000)
     assert list(report.seconds) == [1001] and report.after == 1000
@@ -270,6 +352,8 @@ def test_a_report_tells_what_is_lacking_and_what_is_now():
     assert (report.queued, report.oldest_s) == ({"acme": 3}, {"acme": 6.0})
     state = report.replicas["r0"]
     assert (state.load, state.age_s, state.live, state.seats) == (load, 0.5, True, 7)
+    assert state.open_sequences == 2
     assert report.open == 1
+    assert list(report.places.seconds) == [1001] and report.places.after == 1000
     assert (report.router_id, report.model) == ("me", "model")
     assert list(reporter.report(-1).seconds) == [1000, 1001]

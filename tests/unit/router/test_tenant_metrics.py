@@ -19,7 +19,7 @@ def test_the_page_tells_tenants_apart_and_counters_never_fall():
         ("a", Outcome.FINISHED, "stop"),
         ("b", Outcome.REJECTED, "full"),
     ):
-        metrics.end(RequestEnd(tenant, outcome, label, 1.0, None, 0))
+        metrics.end(RequestEnd(tenant, outcome, label, 1.0, None, 0, 0))
     counters.charge("a", input_tokens=10, output_tokens=5)
     told = 'model_name="m",router="r",tenant="a"'
     assert f"chairlift_tenant_service_total{{{told}}} 20.0" in page(metrics)

@@ -147,7 +147,7 @@ def overload(tenants: dict[str, float], factor: float, seconds: float = 240.0) -
         for name, share in tenants.items():
             if rng.random() >= factor * SEATS * TICK_S * share:
                 continue
-            ahead = queue.ahead(Priority.STANDARD, name, 1.0)[0]
+            ahead = queue.ahead(Priority.STANDARD, name, 1.0, 0.0)[0]
             found = first.predict(ahead, SEATS - len(running), rate.per_second(now), 1, None)
             if found is not None and found.seconds > DEADLINE_S:
                 outcome.refused += now > WARM_UP_S

@@ -278,3 +278,17 @@ def test_an_engine_decides_the_same_with_and_without_a_ledger() -> None:
             crowd.step()
         heard.append({key: (each.tokens, each.endings) for key, each in rig.heard.items()})
     assert heard[0] == heard[1] and len(heard[0]) > 20
+
+
+def test_it_can_be_read_in_the_middle_of_a_step() -> None:
+    """So a replica that is stuck in one tells what it is stuck with."""
+    rig, read = Rig(), []
+    ledger = record(rig)
+    rig.during_advance = lambda plan: read.append(b"".join(ledger.parts(0, 0.0)))
+    rig.submit(0)
+    rig.run_until_idle()
+    assert len(read) == 4
+    for content in read:
+        *_, last = parse_ledger(content)
+        assert isinstance(last, Plan)
+        assert last.slices

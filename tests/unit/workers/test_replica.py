@@ -10,8 +10,11 @@ from typing import Any
 from chairlift.cluster.config import ServiceConfig, load_config
 from chairlift.cluster.model_files import read_spec, resolve_model
 from chairlift.cluster.protocol import FinishReason
+from chairlift.router.ledgers import Ledgers
 from chairlift.workers.kv_cache import blocks_for
+from chairlift.workers.ledger_file import parse_ledger
 from chairlift.workers.replica import Progress, Replica
+from chairlift.workers.riders import riders
 from chairlift.workers.simulated_runner import simulated_token
 from support.rank_replicas import needs_shared_memory, two_rank_replica
 from support.raw_stream import raw_stream, submit
@@ -166,3 +169,17 @@ def test_a_replica_that_loses_a_rank_hands_over_and_is_unfit():
                 assert "RankLost" in rank.fault()
 
     asyncio.run(main())
+
+
+def test_a_replica_hands_out_its_ledger_while_it_runs():
+    async def scenario(replica, endpoint):
+        ledgers = Ledgers(lambda: {"r": endpoint})
+        async with raw_stream(endpoint) as stream:
+            await stream.send(submit(1, (5, 6), max_tokens=1000))
+            await stream.read_until(lambda: len(stream.tokens.get(1, ())) > 5)
+            file = parse_ledger(await ledgers.fetch("r"))
+            (rider,) = riders(file.header, file).riders
+            assert (file.header.replica_id, rider.prompt, rider.finish) == ("r", 2, "")
+            assert rider.output > 5
+
+    with_replica(scenario, simulated(**{"ledger.enabled": True}))

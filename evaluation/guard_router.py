@@ -1,0 +1,301 @@
+"""A router in simulated time: the parts of the real one that decide and count, without its streams.
+
+Owns how a request goes through them: let in, queued, placed, followed, ended. Nothing takes time on
+the way to a replica and back; what a step took and when it is over is the business of
+``guard_replica`` and ``guard_world``.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from chairlift.cluster.config_sections import RouterConfig, TelemetryConfig
+from chairlift.cluster.errors import RequestError
+from chairlift.cluster.fairness import BURST, VirtualCounters
+from chairlift.cluster.guard_state import GuardState
+from chairlift.cluster.protocol import Delta, LoadReport, Request, Submission
+from chairlift.cluster.tenants import Tenant
+from chairlift.evaluation.guard_replica import Replica
+from chairlift.router import placement
+from chairlift.router.accounts import Accounts
+from chairlift.router.admission import Admission, AdmissionLimits, Backlog
+from chairlift.router.fair_queue import FairQueue
+from chairlift.router.flight import Flight
+from chairlift.router.gate import Gate
+from chairlift.router.metrics import Outcome, RouterMetrics
+from chairlift.router.placement import Need, Placement, ReplicaView
+from chairlift.router.record import Record
+from chairlift.router.recorder import Recorder, Reporter
+from chairlift.router.router import STALE_AFTER_S
+from chairlift.router.sent import SentLedger, Speed, Unstarted
+from chairlift.router.ticket import Ticket
+from chairlift.router.waits import FirstToken, StartRate
+from chairlift.workers.scheduler import Outcome as SequenceOutcome
+
+__all__ = ["Asked", "Clocks", "SimulatedRouter"]
+
+PATIENCE_S = 60.0
+"""To the first token, if nobody says otherwise; who waits longer is turned away."""
+
+
+@dataclass(slots=True, eq=False)
+class Asked:
+    """One request, as its client sees it; stands in for the real flight.
+
+    Attributes:
+        arrived_at, first_token_at, ended_at: simulated seconds.
+        outcome: None while it is open.
+        tokens: that have come.
+    """
+
+    request: Request
+    arrived_at: float
+    record: Record
+    first_token_at: float | None = None
+    ended_at: float | None = None
+    outcome: Outcome | None = None
+    tokens: int = 0
+    last_token_at: float = 0.0
+
+    def end(self, outcome: Outcome, label: str, now: float) -> None:
+        self.outcome, self.ended_at = outcome, now
+        self.record.end(outcome, label, now, [self.tokens])
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """``monotonic`` starts at 0, ``wall`` at some time."""
+
+    monotonic: Callable[[], float]
+    wall: Callable[[], float]
+
+
+class _Link:
+    """What a router knows of one replica; see ``router.dispatch``."""
+
+    def __init__(self, replica: Replica) -> None:
+        self.replica = replica
+        self.load: LoadReport | None = None
+        self.load_at = 0.0
+        self.sent = SentLedger()
+        self.unstarted = Unstarted()
+        self.speed = Speed()
+        self.open = 0
+
+    def observe(self, load: LoadReport, now: float) -> None:
+        self.load, self.load_at = load, now
+        self.speed.observe(load, now)
+        self.sent.observe(load)
+
+    def view(self, now: float, max_seats: int | None) -> ReplicaView:
+        return ReplicaView(
+            replica_id=self.replica.name,
+            ready=True,
+            info=self.replica.info,
+            load=self.load,
+            load_age_s=None if self.load is None else now - self.load_at,
+            sent_sequences=self.sent.sequences,
+            sent_tokens=self.sent.tokens,
+            tokens_per_s=self.speed.tokens_per_s,
+            open_sequences=self.open,
+            unstarted=self.unstarted,
+            max_seats=max_seats,
+        )
+
+
+class SimulatedRouter:
+    """One router.
+
+    Attributes:
+        acknowledged: the second that the Hub has acknowledged.
+        done: all that were ever asked of it.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        replicas: Sequence[Replica],
+        settings: RouterConfig,
+        telemetry: TelemetryConfig,
+        clocks: Clocks,
+    ) -> None:
+        self.number = number
+        self.acknowledged = -1
+        self.done: list[Asked] = []
+        self._clocks = clocks
+        self._late_after_s = telemetry.first_token_target_s
+        self._gate = Gate()
+        self._links = {replica.name: _Link(replica) for replica in replicas}
+        counters = VirtualCounters(BURST)
+        limits = AdmissionLimits(
+            settings.max_requests, settings.max_queued, settings.max_queued_tokens
+        )
+        self._accounts = Accounts(counters, Admission(limits), StartRate(), FirstToken())
+        self._queue: FairQueue[Ticket] = FairQueue(
+            counters, fair=settings.fair, promote_after_s=settings.promote_after_s
+        )
+        self._placement = Placement(
+            "least-loaded",
+            look_ahead=settings.look_ahead,
+            stale_after_s=STALE_AFTER_S,
+            random=random.Random(number),
+        )
+        self._metrics = RouterMetrics("simulated", self.views)
+        self._recorder = Recorder(self._metrics, telemetry, clocks.wall)
+        self.reporter = Reporter(
+            f"router-{number}",
+            "simulated",
+            self._recorder,
+            self._queue,
+            self.views,
+            clocks.monotonic,
+            lambda: self._gate.guard,
+        )
+        self._under_way: dict[int, tuple[Ticket, _Link]] = {}
+        self._handles = 0
+
+    def views(self) -> list[ReplicaView]:
+        """What is known of each replica now."""
+        now, most = self._clocks.monotonic(), None
+        if self._gate.guard is not None:
+            most = self._gate.controls.max_sequences
+        return [link.view(now, most) for link in self._links.values()]
+
+    def ask(self, request: Request) -> None:
+        """A request comes."""
+        now = self._clocks.monotonic()
+        asked = Asked(request, now, self._recorder.start(request, now))
+        self.done.append(asked)
+        # A ticket asks of its flight the request and the record alone.
+        ticket = Ticket(cast(Flight, asked), request, now, now + PATIENCE_S)
+        try:
+            self._let_in(ticket, now)
+        except RequestError as error:
+            asked.end(Outcome.REJECTED, error.code, now)
+            return
+        self._queue.push(ticket)
+        self.pump()
+
+    def obey(self, state: GuardState) -> None:
+        """Put the Guard's word in force, here and at the replicas."""
+        if not self._gate.obey(state):
+            return
+        self._queue.fair = state.controls.fair
+        self._placement.affinity = state.controls.affinity
+        for link in self._links.values():
+            link.replica.obey(state.controls)
+        self.pump()
+
+    def pump(self) -> None:
+        """Send while somebody waits and a replica has room."""
+        now = self._clocks.monotonic()
+        while heads := self._queue.heads(now):
+            views = self.views()
+            for ticket in heads:
+                chosen = self._placement.pick(views, ticket.need(0), lambda _: 0)
+                if chosen is not None:
+                    self._queue.remove(ticket)
+                    self._send(ticket, self._links[chosen], now)
+                    break
+            else:
+                return
+
+    def frame(self, replica: Replica, outcomes: Iterable[SequenceOutcome]) -> None:
+        """News of a step; the load report comes with it, if the replica's reports are sound."""
+        now = self._clocks.monotonic()
+        if not replica.frozen:
+            self._links[replica.name].observe(replica.load, now)
+        for outcome in outcomes:
+            if outcome.key.origin == self.number:
+                self._take(outcome, now)
+
+    def heartbeat(self, replica: Replica, load: LoadReport) -> None:
+        """The replica says its load anew."""
+        self._links[replica.name].observe(load, self._clocks.monotonic())
+
+    def tick(self, elapsed_s: float) -> None:
+        """Turn away who waited too long, and close the second; ten times a second."""
+        now = self._clocks.monotonic()
+        if not len(self._queue):
+            self._accounts.starts.idle()
+        if self._gate.controls.demote_late:
+            self._queue.demote(now, self._late_after_s)
+        for ticket in self._queue.expired(now):
+            self._accounts.expired(ticket, now)
+            self._ended(ticket)
+            _asked(ticket).end(Outcome.REJECTED, "deadline_exceeded", now)
+        self._recorder.tick(self._queue.backlogged(), now, elapsed_s)
+        self.pump()
+
+    def _let_in(self, ticket: Ticket, now: float) -> None:
+        """Raises the RequestError with which it is turned away."""
+        request, views, need = ticket.request, self.views(), ticket.need(0)
+        self._gate.check(request, now)
+        ahead, _ = self._queue.ahead(request.priority, request.tenant, request.weight, now)
+        ticket.prediction = self._accounts.first_token.predict(
+            ahead,
+            sum(placement.credits(view, STALE_AFTER_S) for view in views),
+            self._accounts.starts.per_second(now),
+            len(request.prompt),
+            max((view.tokens_per_s or 0.0 for view in views), default=None),
+        )
+        backlog = Backlog(
+            open_requests=len(self._under_way) + len(self._queue),
+            queued=len(self._queue),
+            queued_tokens=self._queue.num_tokens,
+            predicted_s=None if ticket.prediction is None else ticket.prediction.seconds,
+            retry_after_s=placement.retry_after_s(views, self._queue.num_tokens),
+            waits=len(self._queue) > 0 or not self._has_room(views, need),
+        )
+        tenant = Tenant(request.tenant, weight=request.weight, priority=request.priority)
+        self._accounts.admission.check(tenant, request, PATIENCE_S, backlog, now)
+        self._accounts.admission.started(tenant, len(request.prompt), now)
+
+    def _has_room(self, views: Sequence[ReplicaView], need: Need) -> bool:
+        return any(self._placement.has_room(view, need) for view in views)
+
+    def _send(self, ticket: Ticket, link: _Link, now: float) -> None:
+        self._handles += 1
+        handle = self._handles
+        submission = Submission(handle, ticket.request)
+        _asked(ticket).record.sent(now, link.replica.name)
+        self._accounts.sent(ticket, now, waiting=len(self._queue) > 0)
+        link.sent.add(submission)
+        link.sent.accept(handle, 0 if link.load is None else link.load.step)
+        link.unstarted.add(submission)
+        link.open += 1
+        self._under_way[handle] = ticket, link
+        link.replica.submit(self.number, handle, ticket.request)
+
+    def _take(self, outcome: SequenceOutcome, now: float) -> None:
+        ticket, link = self._under_way[outcome.key.handle]
+        asked, handle = _asked(ticket), outcome.key.handle
+        delta = Delta(handle, outcome.tokens, outcome.finish)
+        self._accounts.served(ticket, 0, delta, now)
+        if outcome.tokens:
+            if asked.first_token_at is None:
+                asked.first_token_at = now
+                asked.record.first_token(now, 0)
+                link.sent.remove(handle)
+                link.unstarted.remove(handle)
+            else:
+                asked.record.next_tokens(len(outcome.tokens), now - asked.last_token_at)
+            asked.record.tokens(len(outcome.tokens), asked.tokens, now)
+            asked.tokens += len(outcome.tokens)
+            asked.last_token_at = now
+        if outcome.finish is not None:
+            del self._under_way[handle]
+            link.open -= 1
+            self._ended(ticket)
+            asked.end(Outcome.FINISHED, "length", now)
+
+    def _ended(self, ticket: Ticket) -> None:
+        self._accounts.admission.ended(ticket.tenant)
+
+
+def _asked(ticket: Ticket) -> Asked:
+    """What the ticket has for a flight."""
+    return cast(Asked, ticket.flight)
