@@ -202,6 +202,9 @@ class ReplicaStream:
             while True:
                 self.state = StreamState.CONNECTING
                 reason = await self._attempt()
+                if self.task.cancelling():
+                    # A TaskGroup that has errors to tell forgets that it was cancelled meanwhile.
+                    raise asyncio.CancelledError
                 self.failed_attempts += 1
                 if self.state is StreamState.READY:
                     self.failed_attempts = 0
