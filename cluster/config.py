@@ -20,6 +20,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 from chairlift.cluster.config_sections import (
     Bytes,
     EngineConfig,
+    GrpcConfig,
     GuardConfig,
     HttpConfig,
     ModelSource,
@@ -29,17 +30,20 @@ from chairlift.cluster.config_sections import (
     TelemetryConfig,
     TenantConfig,
     TenantName,
+    TlsConfig,
     TracingConfig,
     WorkersConfig,
-    check_owners,
     parse_bytes,
 )
 from chairlift.cluster.errors import ConfigError
 from chairlift.cluster.guard_state import Mode
+from chairlift.cluster.key_config import Keys, check_owners, key_terms
+from chairlift.cluster.keys import KeyRing
 from chairlift.cluster.tenants import ANONYMOUS, Tenants
 
 __all__ = [
     "EngineConfig",
+    "GrpcConfig",
     "GuardConfig",
     "HttpConfig",
     "LedgerConfig",
@@ -48,6 +52,7 @@ __all__ = [
     "RouterConfig",
     "ServiceConfig",
     "TelemetryConfig",
+    "TlsConfig",
     "TracingConfig",
     "WorkersConfig",
     "cache_folder",
@@ -83,6 +88,7 @@ class ServiceConfig(Section):
 
     model: ModelSource = ModelSource()
     http: HttpConfig = HttpConfig()
+    grpc: GrpcConfig = GrpcConfig()
     router: RouterConfig = RouterConfig()
     engine: EngineConfig = EngineConfig()
     workers: WorkersConfig = WorkersConfig()
@@ -93,12 +99,20 @@ class ServiceConfig(Section):
     ray: RayConfig = RayConfig()
     tenants: dict[TenantName, TenantConfig] = Field(default_factory=dict)
     """By name; without any, everybody is ``anonymous`` and needs no key."""
+    operators: dict[TenantName, Annotated[Keys, Field(min_length=1)]] = Field(default_factory=dict)
+    """Who may give orders and read ledgers, by name; without any, whoever is on this machine."""
 
     @field_validator("tenants")
     @classmethod
-    def _check_keys(cls, tenants: dict[str, TenantConfig]) -> dict[str, TenantConfig]:
+    def _check_tenants(cls, tenants: dict[str, TenantConfig]) -> dict[str, TenantConfig]:
         check_owners({name: tenant.keys for name, tenant in tenants.items()})
         return tenants
+
+    @field_validator("operators")
+    @classmethod
+    def _check_operators(cls, operators: dict[str, Keys]) -> dict[str, Keys]:
+        check_owners(operators)
+        return operators
 
     @property
     def guard_mode(self) -> Mode:
@@ -110,8 +124,14 @@ class ServiceConfig(Section):
         if not self.tenants:
             return Tenants({}, ANONYMOUS)
         named = {name: each.tenant(name) for name, each in self.tenants.items()}
-        by_key = {key: named[name] for name, each in self.tenants.items() for key in each.keys}
-        return Tenants(by_key, named.get(ANONYMOUS.name))
+        keys = {name: each.keys for name, each in self.tenants.items()}
+        by_key = {key.hash: named[name] for name, theirs in keys.items() for key in theirs}
+        return Tenants(by_key, named.get(ANONYMOUS.name), key_terms(keys))
+
+    def who_may_operate(self) -> KeyRing[str]:
+        """The operators' names, found by their keys."""
+        names = {key.hash: name for name, theirs in self.operators.items() for key in theirs}
+        return KeyRing(names, key_terms(self.operators))
 
 
 def load_config(
@@ -187,7 +207,7 @@ def _one_line(error: ValidationError) -> str:
         return f"{path}: unknown setting; did you mean {'.'.join([*location[:-1], *nearest])}?"
     message = fault["msg"].removeprefix("Value error, ")
     of_keys = "keys" in location or fault["type"] == "value_error"
-    if (location[0] == "tenants" and of_keys) or location[:2] == ["guard", "operators"]:
+    if (location[0] == "tenants" and of_keys) or location[0] == "operators":
         return f"{path}: {message}"  # about keys, which nobody wants to see in a log
     return f"{path}: {message} (got {fault['input']!r})"
 
@@ -195,11 +215,16 @@ def _one_line(error: ValidationError) -> str:
 def _known_keys(section: list[str]) -> list[str]:
     model: Any = ServiceConfig
     for part in section:
-        if isinstance(model, type) and issubclass(model, BaseModel):
-            model = model.model_fields[part].annotation
-        else:  # a dictionary of sections, each under a name of the user's choosing
-            model = get_args(model)[1]
+        if part in model.model_fields:  # else it is a name of the user's choosing, or a number
+            model = _section_in(model.model_fields[part].annotation) or model
     return list(model.model_fields)
+
+
+def _section_in(annotation: Any) -> type[BaseModel] | None:
+    """The section that a setting is, or holds under names or in a row."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_section_in, get_args(annotation))), None)
 
 
 def cache_folder(environment: Mapping[str, str] | None = None) -> Path:

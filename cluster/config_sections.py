@@ -6,26 +6,25 @@ Knows neither files nor flags nor the environment (``cluster.config``).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
     StringConstraints,
-    field_validator,
 )
 
 from chairlift.cluster.guard_state import Mode
+from chairlift.cluster.key_config import Keys
 from chairlift.cluster.protocol import Batching, Controls, Priority
 from chairlift.cluster.tenants import Tenant
 
 __all__ = [
     "Bytes",
     "EngineConfig",
+    "GrpcConfig",
     "GuardConfig",
     "HttpConfig",
     "ModelSource",
@@ -35,9 +34,9 @@ __all__ = [
     "TelemetryConfig",
     "TenantConfig",
     "TenantName",
+    "TlsConfig",
     "TracingConfig",
     "WorkersConfig",
-    "check_owners",
     "parse_bytes",
 ]
 
@@ -54,22 +53,6 @@ def parse_bytes(text: str | int) -> int:
 
 def _bytes_or_auto(value: str | int) -> str | int:
     return value if value == "auto" else parse_bytes(value)
-
-
-def _hash_of_key(value: str) -> str:
-    """The message leaves out the value, which may be a key by mistake."""
-    if not re.fullmatch("sha256:[0-9a-f]{64}", value):
-        raise ValueError("expected sha256: and 64 hexadecimal digits, as `chairlift key` prints it")
-    return value
-
-
-def check_owners(keys: Mapping[str, Iterable[str]]) -> None:
-    """Raises ValueError where two names have the hash of one key."""
-    owners: dict[str, str] = {}
-    for name, hashes in keys.items():
-        for each in hashes:
-            if (owner := owners.setdefault(each, name)) != name:
-                raise ValueError(f"{owner} and {name} have a key in common")
 
 
 def _mode(value: object) -> object:
@@ -95,6 +78,19 @@ class ModelSource(Section):
     """``smollm2`` (embedded), a GGUF file, or a Hugging Face folder with safetensors."""
     name: str | None = None
     """The name that clients use; by default the one that the model carries."""
+    tool_format: Literal["auto", "hermes", "llama3", "mistral"] = "auto"
+    """How the model writes calls of tools; by default as its chat template does."""
+
+
+class TlsConfig(Section):
+    """PEM files, read again when they change."""
+
+    certificate: str
+    """With those that lead from it to its authority."""
+    key: str
+    """Without a pass phrase."""
+    client_ca: str | None = None
+    """Authorities of clients, who then need a certificate of one of them."""
 
 
 class HttpConfig(Section):
@@ -104,6 +100,30 @@ class HttpConfig(Section):
     port: Annotated[int, Field(ge=1, le=65535)] = 8000
     max_body: Bytes = 8 * 1024**2
     body_timeout_s: Annotated[float, Field(gt=0)] = 30.0
+    tls: TlsConfig | None = None
+    """Without it the port speaks plain HTTP."""
+
+
+class GrpcConfig(Section):
+    """Where the gRPC APIs listen, and what they read (docs/grpc.md)."""
+
+    enabled: bool = True
+    host: str | None = None
+    """By default that of HTTP."""
+    port: Literal["auto"] | Annotated[int, Field(ge=1, le=65535)] = "auto"
+    """``auto``: 1000 above the one of HTTP, so that services which differ in that differ in this;
+    below it where there is no such port."""
+    max_message: Bytes = 8 * 1024**2
+    keepalive_s: Annotated[float, Field(ge=1)] = 20.0
+    """A connection that is silent for so long is asked whether it lives."""
+    connection_s: Annotated[float, Field(ge=1)] = 60.0
+    """Age at which a connection is told to make way for a new one (calls that are under way end on
+    it), so that clients spread over routers, and leave one that goes."""
+
+    def address(self, http: HttpConfig) -> tuple[str, int]:
+        """Host and port beside those of HTTP."""
+        port = http.port + (1000 if http.port + 1000 <= 65535 else -1000)
+        return self.host or http.host, port if self.port == "auto" else self.port
 
 
 class Deadlines(Section):
@@ -117,8 +137,8 @@ class Deadlines(Section):
 class TenantConfig(Section):
     """One tenant; ``anonymous`` is the one that is served without a key."""
 
-    keys: tuple[Annotated[str, AfterValidator(_hash_of_key)], ...] = ()
-    """Hashes of its API keys, as ``chairlift key`` prints them."""
+    keys: Keys = ()
+    """Hashes of its API keys, as ``chairlift key`` prints them; each may have an expiry."""
     weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     priority: Literal["interactive", "standard", "batch"] = "interactive"
     """Class of its requests; a request may ask for a lower one."""
@@ -275,22 +295,12 @@ class TelemetryConfig(Section):
 
 
 class GuardConfig(Section):
-    """What watches over the service, and who may act by hand (docs/operations.md)."""
+    """What watches over the service (docs/guard.md)."""
 
     mode: Annotated[Mode, BeforeValidator(_mode)] = Mode.ACT
     """``shadow`` only says what it would do; without telemetry it is ``off`` in any case."""
     file: str | None = None
     """YAML with thresholds, owners and webhooks; by default ``cluster/guard.yaml``."""
-    operators: dict[TenantName, tuple[Annotated[str, AfterValidator(_hash_of_key)], ...]] = Field(
-        default_factory=dict
-    )
-    """Hashes of their keys, by name; without any, whoever is on this machine may act."""
-
-    @field_validator("operators")
-    @classmethod
-    def _check_keys(cls, operators: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-        check_owners(operators)
-        return operators
 
 
 class RayConfig(Section):

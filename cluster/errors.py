@@ -20,6 +20,7 @@ knows neither protocol beyond those numbers and names.
         ├── UnsupportedMediaType     415
         ├── RateLimited              429  the tenant is over a limit of its own
         ├── Overloaded               429  the service is full; try again after ``retry_after_s``
+        ├── Aborted                  499  somebody who may has ended the request
         ├── InternalError            500  a fault of ours
         │   └── SuspectRequest       500  replicas died while they ran it, one after the other
         ├── ReplicaLost              502  the replica that ran the request is gone
@@ -34,6 +35,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 __all__ = [
+    "Aborted",
     "BodyTimeout",
     "ChairliftError",
     "ConfigError",
@@ -205,6 +207,15 @@ class Overloaded(RequestError):
     grpc_status = "RESOURCE_EXHAUSTED"
     kind = "overloaded_error"
     default_code = "queue_full"
+
+
+class Aborted(RequestError):
+    """Somebody who may has ended it from outside."""
+
+    http_status = 499
+    grpc_status = "CANCELLED"
+    kind = "invalid_request_error"
+    default_code = "aborted"
 
 
 class InternalError(RequestError):

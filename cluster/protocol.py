@@ -96,9 +96,11 @@ class SamplingParams:
             stand in prompt or output; 1 is off.
         logit_bias: (token, bias) pairs, added to the logits before everything else; ascending.
         allowed_token_ids: when not empty, no other token can be chosen; ascending.
+        grammar: when not empty, what the output follows (``cluster.grammar``); end tokens can then
+            be chosen where it can end, and nothing else where it has ended.
         logprobs: log probabilities of this many likeliest tokens, beside the chosen one's, for
-            each output token; None for none at all. Taken from the logits after bias and
-            penalties, before temperature and truncation.
+            each output token; None for none at all. Taken from the logits after bias,
+            penalties and masks, before temperature and truncation.
         prompt_logprobs: the same for each prompt token but the first, from the bare logits.
     """
 
@@ -118,6 +120,7 @@ class SamplingParams:
     allowed_token_ids: tuple[int, ...] = ()
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    grammar: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,7 @@ def _sampling_to_wire(sampling: SamplingParams) -> pb.Sampling:
         allowed_token_ids=sampling.allowed_token_ids,
         logprobs=sampling.logprobs,
         prompt_logprobs=sampling.prompt_logprobs,
+        grammar=sampling.grammar,
     )
 
 
@@ -124,6 +125,7 @@ def _sampling_from_wire(message: pb.Sampling) -> SamplingParams:
         allowed_token_ids=tuple(message.allowed_token_ids),
         logprobs=message.logprobs if message.HasField("logprobs") else None,
         prompt_logprobs=(message.prompt_logprobs if message.HasField("prompt_logprobs") else None),
+        grammar=message.grammar,
     )
 
 

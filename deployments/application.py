@@ -13,15 +13,17 @@ from ray.serve.config import RequestRouterConfig
 
 from chairlift.cluster.config import ServiceConfig
 from chairlift.cluster.guard_policy import GuardPolicy
+from chairlift.deployments.data_plane import DataPlane
 from chairlift.deployments.membership_router import MembershipRouter
 from chairlift.deployments.placement import place
-from chairlift.deployments.reload import router_version, worker_version
+from chairlift.deployments.reload import router_version, told_to_routers, worker_version
 from chairlift.deployments.router_group import DRAIN_TIMEOUT_S, RouterGroup
 from chairlift.deployments.worker_group import WorkerGroup
 
-__all__ = ["APPLICATION", "build_application"]
+__all__ = ["APPLICATION", "ROUTERS", "build_application"]
 
 APPLICATION = "chairlift"
+ROUTERS = "Router"
 HEALTH_TIMEOUT_S = 10.0
 WORKER_SHUTDOWN_S = 20.0
 ROUTER_SHUTDOWN_S = DRAIN_TIMEOUT_S + 20.0
@@ -32,7 +34,9 @@ START_ATTEMPTS = 3
 SURGE_PERCENT = 1
 
 
-def build_application(config: ServiceConfig, policy: GuardPolicy) -> serve.Application:
+def build_application(
+    config: ServiceConfig, policy: GuardPolicy, plane: DataPlane
+) -> serve.Application:
     """Routers in front, one worker group a replica of the model behind them.
 
     ``policy``: the Guard's; it travels as it was read, for its file may be elsewhere or changed.
@@ -56,13 +60,13 @@ def build_application(config: ServiceConfig, policy: GuardPolicy) -> serve.Appli
         graceful_shutdown_timeout_s=WORKER_SHUTDOWN_S,
         **common,
     )
-    routers = serve.deployment(name="Router")(RouterGroup).options(
+    routers = serve.deployment(name=ROUTERS)(RouterGroup).options(
         num_replicas=config.router.replicas,
         version=router_version(config, policy),
-        user_config={"routers": config.router.replicas},
+        user_config=told_to_routers(config),
         # The port stays served, even by a single router; of workers, two would not fit in memory.
         max_surge_percent=SURGE_PERCENT,
         graceful_shutdown_timeout_s=ROUTER_SHUTDOWN_S,
         **common,
     )
-    return routers.bind(config, workers.bind(config), policy)
+    return routers.bind(config, workers.bind(config, plane), policy, plane)

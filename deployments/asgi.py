@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, TypeAlias
 from urllib.parse import parse_qs
@@ -22,6 +21,7 @@ from chairlift.cluster.errors import (
     UnsupportedMediaType,
 )
 from chairlift.deployments.openai_response import error_body
+from chairlift.deployments.request_terms import read_request_id
 from chairlift.deployments.sse import error_event
 
 __all__ = [
@@ -40,8 +40,6 @@ Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
-
-MAX_REQUEST_ID = 128
 
 _STREAM_HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -72,7 +70,7 @@ class Exchange:
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
         self._receive = receive
         self._send = send
-        self.request_id = _request_id(self._headers.get(b"x-request-id", b""))
+        self.request_id = read_request_id(self._headers.get(b"x-request-id", b"").decode("latin-1"))
         self.started = False
 
     def header(self, name: str) -> str | None:
@@ -201,13 +199,6 @@ class Exchange:
 
     def _write(self, body: bytes, *, more: bool) -> Awaitable[None]:
         return self._send({"type": "http.response.body", "body": body, "more_body": more})
-
-
-def _request_id(header: bytes) -> str:
-    text = header.decode("latin-1")
-    if 0 < len(text) <= MAX_REQUEST_ID and text.isascii() and text.isprintable():
-        return text
-    return uuid.uuid4().hex
 
 
 def _check_media_type(headers: dict[bytes, bytes]) -> None:

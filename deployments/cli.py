@@ -1,49 +1,66 @@
 """The command line ``chairlift``: one subcommand a module, each with its flags and its ``run``.
 
-Owns the exit codes: 0 done, 1 the command failed, 2 wrong use or a start that could not be.
+Owns the exit codes: 0 done, 1 the command failed, 2 wrong use or a start that could not be. A
+command's module is loaded when it is called and not before, so that what only talks to a service
+needs nothing of what serving takes.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from collections.abc import Sequence
 
 from chairlift import __version__
 from chairlift.cluster.errors import StartupError
-from chairlift.deployments import (
-    chat,
-    doctor,
-    explain,
-    guard,
-    key,
-    ledger,
-    monitoring,
-    replay,
-    serve,
-    top,
-)
-from chairlift.evaluation import bench
 
 __all__ = ["main"]
 
 COMMANDS = {
-    "serve": (serve, "start the whole service on this machine"),
-    "chat": (chat, "chat with a running service in the terminal"),
-    "top": (top, "watch a running service in the terminal"),
-    "guard": (guard, "see what watches over a running service, and act by hand"),
-    "bench": (bench, "load a running service and measure it"),
-    "monitoring": (monitoring, "write a Grafana dashboard and alert rules for Prometheus"),
-    "key": (key, "make an API key for a tenant"),
-    "doctor": (doctor, "say what this machine can run"),
-    "ledger": (ledger, "show what a ledger file holds"),
-    "replay": (replay, "decide everything in a ledger again, and compare"),
-    "explain": (explain, "tell the story of one request, from a ledger"),
+    "serve": ("deployments.serve", "start the whole service on this machine"),
+    "chat": ("deployments.chat", "chat with a running service in the terminal"),
+    "top": ("deployments.top", "watch a running service in the terminal"),
+    "guard": ("deployments.guard", "see what watches over a running service, and act by hand"),
+    "bench": ("evaluation.bench", "load a running service and measure it"),
+    "monitoring": (
+        "deployments.monitoring",
+        "write a Grafana dashboard and alert rules for Prometheus",
+    ),
+    "key": ("deployments.key", "make an API key for a tenant"),
+    "doctor": ("deployments.doctor", "say what this machine can run"),
+    "ledger": ("deployments.ledger", "show what a ledger file holds"),
+    "replay": ("deployments.replay", "decide everything in a ledger again, and compare"),
+    "explain": ("deployments.explain", "tell the story of one request, from a ledger"),
 }
+"""Each command's module, below ``chairlift``, and its line in the help."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    try:
+        arguments = _parser(given).parse_args(given)
+        return int(arguments.run(arguments))
+    except StartupError as error:
+        print(f"chairlift: {error}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("chairlift."):
+            raise
+        package = error.name.partition(".")[0]
+        print(
+            f"chairlift: {_named(given)} needs {package}, which is not installed; run: "
+            "pip install 'chairlift[serve]'",
+            file=sys.stderr,
+        )
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
+    """Knows all commands, and the flags of the one that is called."""
     parser = argparse.ArgumentParser(
         prog="chairlift", description="A distributed server for language models."
     )
@@ -51,16 +68,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (module, summary) in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary)
-        module.add_arguments(command)
-        command.set_defaults(run=module.run)
-    arguments = parser.parse_args(argv)
-    try:
-        return int(arguments.run(arguments))
-    except StartupError as error:
-        print(f"chairlift: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+        if name == _named(given):
+            loaded = importlib.import_module(f"chairlift.{module}")
+            loaded.add_arguments(command)
+            command.set_defaults(run=loaded.run)
+    return parser
+
+
+def _named(given: Sequence[str]) -> str | None:
+    """The command that is called: no flag before it takes a value."""
+    return next((word for word in given if not word.startswith("-")), None)
 
 
 if __name__ == "__main__":

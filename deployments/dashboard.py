@@ -6,11 +6,7 @@ from the Hub (``cluster.figures``); where it does not answer, no figures are mad
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import re
 from collections.abc import Awaitable, Callable
-from importlib import resources
 from typing import Any, TypeAlias
 
 import orjson
@@ -18,13 +14,13 @@ import orjson
 from chairlift.cluster.errors import Unavailable
 from chairlift.deployments.asgi import Exchange
 from chairlift.deployments.cluster_metrics import cluster_page
+from chairlift.deployments.page import Page
 
 __all__ = ["Dashboard", "FiguresSource", "no_figures"]
 
 FiguresSource: TypeAlias = Callable[[], Awaitable[dict[str, Any] | None]]
 """Asks the Hub for ``cluster.figures.Figures`` as a dictionary; None if it does not answer."""
 
-_SCRIPT = re.compile(rb"<script>(.*)</script>", re.DOTALL)
 _FRESH = (b"cache-control", b"no-store")
 
 
@@ -37,14 +33,7 @@ class Dashboard:
 
     def __init__(self, source: FiguresSource) -> None:
         self._source = source
-        page = resources.files("chairlift.deployments").joinpath("dashboard.html")
-        self._page = page.read_bytes()
-        self._headers = (*_protection(self._page), _FRESH)
-
-    async def page(self, exchange: Exchange) -> None:
-        await exchange.respond(
-            200, self._page, content_type="text/html; charset=utf-8", headers=self._headers
-        )
+        self.page = Page("dashboard.html").show
 
     async def figures(self, exchange: Exchange) -> None:
         await exchange.respond(200, orjson.dumps(await self._ask()), headers=[_FRESH])
@@ -60,19 +49,3 @@ class Dashboard:
                 "No figures: the Hub does not answer; serving goes on", code="no_figures"
             )
         return figures
-
-
-def _protection(page: bytes) -> tuple[tuple[bytes, bytes], ...]:
-    """Headers that let run only the page's own script, and that talk only to this server."""
-    script = _SCRIPT.search(page)
-    assert script is not None
-    digest = base64.b64encode(hashlib.sha256(script[1]).digest())
-    policy = (
-        b"default-src 'none'; script-src 'sha256-%b'; style-src 'unsafe-inline'; img-src data:; "
-        b"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    )
-    return (
-        (b"content-security-policy", policy % digest),
-        (b"x-content-type-options", b"nosniff"),
-        (b"referrer-policy", b"no-referrer"),
-    )

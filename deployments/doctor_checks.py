@@ -173,7 +173,7 @@ def _packages(facts: Facts) -> list[Finding]:
         findings.append(Finding(name, verdict, version, advice))
     missing = [name for name, version in facts.packages.items() if version is None]
     if missing:
-        advice = "run make setup, or pip install chairlift"
+        advice = "run make setup, or pip install 'chairlift[serve]'"
         detail = f"missing: {', '.join(missing)}"
         findings.append(Finding("packages", Verdict.PROBLEM, detail, advice))
     else:

@@ -131,7 +131,7 @@ def gather(port: int) -> Facts:
         model=_model(memory.available),
         port=port,
         port_fault=_port_fault(port),
-        shared_memory=_free_bytes(Path("/dev/shm")),
+        shared_memory=_free_bytes(Path("/dev/shm")),  # nosec B108  # it only looks
         temp_folder=tempfile.gettempdir(),
         temp_fault=_temp_fault(),
     )
@@ -175,12 +175,16 @@ def _attention() -> AttentionFacts:
 
 
 def _packages() -> dict[str, str | None]:
-    """Versions of what Chairlift requires, read without importing any of it."""
+    """Versions of what serving requires, read without importing any of it."""
     try:
         requirements = metadata.requires("chairlift") or []
     except metadata.PackageNotFoundError:
         return {"chairlift": None}
-    names = [re.split(r"[^\w.-]", text)[0] for text in requirements if "extra ==" not in text]
+    names = [
+        re.split(r"[^\w.-]", text)[0]
+        for text in requirements
+        if "extra ==" not in text or re.search("extra == [\"']serve", text)
+    ]
     return {name: _version(name) for name in names}
 
 

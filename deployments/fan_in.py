@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
+from chairlift.cluster.errors import InvalidRequest
 from chairlift.deployments.openai_convert import Generation
 from chairlift.deployments.openai_response import Api, Usage
 from chairlift.router.ask import Ask
@@ -46,6 +47,11 @@ class Flights:
             completion_tokens=0 if self._scores_only else output_tokens,
             cached_tokens=sum(flight.cached_tokens for flight in self._flights),
         )
+
+    def tokens(self, choice: int, begin: int, end: int) -> Sequence[int]:
+        """Output tokens of one choice that have been read."""
+        prompt, index = divmod(choice, self._n)
+        return self._flights[prompt].choices[index].output[begin:end]
 
     @contextlib.asynccontextmanager
     async def turns(self) -> AsyncIterator[AsyncIterator[Turn]]:
@@ -118,8 +124,22 @@ async def take_off(router: Router, generation: Generation) -> AsyncIterator[Flig
                 )
             )
             flights.append(await stack.enter_async_context(flight))
-        await _all_placed(flights)
+        with _client_fields(generation):
+            await _all_placed(flights)
         yield Flights(flights, generation)
+
+
+@contextlib.contextmanager
+def _client_fields(generation: Generation) -> Iterator[None]:
+    """What a replica says of a grammar is of the field that it was made from."""
+    try:
+        yield
+    except InvalidRequest as error:
+        if error.param != "grammar":
+            raise
+        field = generation.structure.asked_by
+        message = field + error.message.removeprefix("grammar")
+        raise InvalidRequest(message, param=field, code=error.code) from None
 
 
 async def _all_placed(flights: Sequence[Flight]) -> None:

@@ -12,7 +12,7 @@ machine (``deployments.operators``). It decides nothing (``deployments.guard_kee
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping
 from functools import partial
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -56,16 +56,16 @@ class GuardDoor:
     def __init__(
         self,
         source: GuardSource | None = None,
-        operators: Mapping[str, Sequence[str]] | None = None,
+        operators: Operators | None = None,
     ) -> None:
         """Open it.
 
         Args:
             source: None where there is no Guard.
-            operators: hashes of their keys, by name; without any, whoever is on this machine.
+            operators: who may give orders; by default, whoever is on this machine.
         """
         self._source = source
-        self._operators = Operators(operators or {})
+        self._operators = operators or Operators()
 
     def endpoints(self) -> dict[str, tuple[str, Any]]:
         """Path → method and endpoint."""

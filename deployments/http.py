@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import orjson
 
@@ -26,6 +26,7 @@ from chairlift.cluster.config import HttpConfig
 from chairlift.cluster.errors import InternalError, MethodNotAllowed, NotFound, RequestError
 from chairlift.cluster.tenants import Tenant, Tenants
 from chairlift.cluster.traceparent import read_traceparent
+from chairlift.deployments.api_docs import ApiDocs
 from chairlift.deployments.asgi import (
     ClientGone,
     Exchange,
@@ -37,14 +38,17 @@ from chairlift.deployments.asgi import (
 )
 from chairlift.deployments.dashboard import Dashboard, FiguresSource, no_figures
 from chairlift.deployments.fan_in import Flights, take_off
+from chairlift.deployments.front import INLINE_BODY, Convert, Front
 from chairlift.deployments.guard_door import GuardDoor
 from chairlift.deployments.openai_convert import Converter, Generation
-from chairlift.deployments.openai_logprobs import LogprobsWriter, TokenForms
+from chairlift.deployments.openai_logprobs import Columns, LogprobsWriter
 from chairlift.deployments.openai_response import Choice, ResponseHead, response_body
 from chairlift.deployments.request_terms import TIMEOUT_HEADER, Caller, read_key, read_timeout
 from chairlift.deployments.rider_pages import LEDGERS_PREFIX, LEDGERS_SUFFIX, RiderPages
 from chairlift.deployments.sse import DONE, ChunkEncoder
-from chairlift.deployments.transcript import Piece, Transcript
+from chairlift.deployments.token_door import DETOKENIZE, TOKENIZE, TokenDoor
+from chairlift.deployments.tool_formats import ToolFormatName
+from chairlift.deployments.transcript import Piece, Transcript, openai_writer
 from chairlift.router.chat_template import ChatTemplate
 from chairlift.router.ledgers import Ledgers
 from chairlift.router.placement import ReplicaView
@@ -55,11 +59,11 @@ __all__ = ["HttpApp"]
 
 logger = logging.getLogger(__name__)
 
-INLINE_BODY = 4096
-"""Bytes; a longer body is parsed and tokenised in a thread, so that others' tokens flow on."""
+SCHEMA_FIELDS = (b'"json_schema"', b'"tools"')
+"""Schemas take a while to check, however short they are."""
 
-KEY_PREFIX = "/v1/"
-"""Below it a key is needed, where tenants are configured."""
+KEYED = ("/v1/", TOKENIZE, DETOKENIZE)
+"""Paths that begin so need a key, where tenants are configured."""
 
 MODEL_PREFIX = "/v1/models/"
 
@@ -70,7 +74,6 @@ TRACE_HEADER = "traceparent"
 """W3C Trace Context: the client's span in a request, this service's in the response."""
 
 Endpoint: TypeAlias = Callable[[Exchange], Awaitable[None]]
-Convert: TypeAlias = Callable[[bytes, Caller, int], Generation]
 
 
 @dataclass(eq=False)
@@ -87,6 +90,8 @@ class HttpApp:
         figures: of the whole cluster.
         guard: how the Guard is seen, and told what to do; knows who may act by hand.
         ledgers: of the replicas.
+        front: what all of the router's listeners share.
+        tool_format: how the model writes calls; ``auto``: as its template does.
     """
 
     router: Router
@@ -101,29 +106,37 @@ class HttpApp:
     figures: FiguresSource = no_figures
     guard: GuardDoor = field(default_factory=GuardDoor)
     ledgers: Ledgers = field(default_factory=lambda: Ledgers(dict))
+    tool_format: ToolFormatName | Literal["auto"] = "auto"
     _started: int = field(init=False)
     _converter: Converter = field(init=False)
-    _forms: TokenForms = field(init=False)
     _pages: RiderPages = field(init=False)
+    front: Front = field(init=False)
     _endpoints: dict[str, tuple[str, Endpoint]] = field(init=False)
 
     def __post_init__(self) -> None:
         self._started = int(time.time())
-        self._converter = Converter(
+        self.front = Front(
+            self.router,
             self.tokenizer,
             self.template,
             model_name=self.model_name,
+            context_length=self.context_length,
             max_choices=self.max_choices,
+            tenants=self.tenants,
+            tool_format=self.tool_format,
         )
-        self._forms = TokenForms(self.tokenizer)
+        self._converter = self.front.converter
         dashboard = Dashboard(self.figures)
         self._pages = RiderPages(self.ledgers.fetch, self.guard.who)
+        tokens = TokenDoor(self.tokenizer, self._converter, self.config, lambda: self.front.limit)
         self._endpoints = {
             "/": ("GET", self._index),
             "/dashboard": ("GET", dashboard.page),
             "/dashboard/figures": ("GET", dashboard.figures),
             "/dashboard/riders": ("GET", self._pages.riders),
             **self.guard.endpoints(),
+            **ApiDocs(self.model_name).endpoints(),
+            **tokens.endpoints(),
             "/health": ("GET", self._health),
             "/metrics": ("GET", self._metrics),
             "/metrics/cluster": ("GET", dashboard.metrics),
@@ -145,7 +158,7 @@ class HttpApp:
     async def _serve(self, exchange: Exchange) -> None:
         """Run the endpoint; the one place where errors become responses."""
         try:
-            if exchange.path.startswith(KEY_PREFIX):
+            if exchange.path.startswith(KEYED):
                 self._tenant(exchange)
             method, endpoint = self._find(exchange.path)
             if exchange.method in ((method, "HEAD") if method == "GET" else (method,)):
@@ -208,13 +221,8 @@ class HttpApp:
             "object": "model",
             "created": self._started,
             "owned_by": "chairlift",
-            "max_model_len": self._limit(),
+            "max_model_len": self.front.limit,
         }
-
-    def _limit(self) -> int:
-        """Tokens of a prompt and its answer at most, as things stand."""
-        replicas = self.router.max_sequence_tokens
-        return self.context_length if replicas is None else min(replicas, self.context_length)
 
     async def _generate(self, convert: Convert, exchange: Exchange) -> None:
         caller = Caller(
@@ -225,12 +233,10 @@ class HttpApp:
         )
         body = await exchange.read_json(self.config.max_body, self.config.body_timeout_s)
         async with exchange.while_client_stays():
-            arguments = (body, caller, self._limit())
-            if len(body) > INLINE_BODY:
-                generation = await asyncio.to_thread(convert, *arguments)
-            else:
-                generation = convert(*arguments)
-            del body, arguments  # megabytes, perhaps, that the tokens need not wait with
+            slow = any(name in body for name in SCHEMA_FIELDS)
+            size = max(len(body), slow * (INLINE_BODY + 1))
+            generation = await self.front.convert(convert, body, caller, size)
+            del body  # megabytes, perhaps, that the tokens need not wait with
             head = ResponseHead(
                 api=generation.api,
                 id=f"{generation.api.value}-{uuid.uuid4().hex}",
@@ -239,7 +245,8 @@ class HttpApp:
                 seeds=generation.seeds,
             )
             headers = [(SEED_HEADER, ",".join(map(str, generation.seeds)).encode())]
-            transcript = Transcript(generation, self._forms)
+            writer = openai_writer(generation, self.front.forms)
+            transcript = Transcript(generation, writer)
             async with take_off(self.router, generation) as flights:
                 if flights.traceparent:
                     headers.append((TRACE_HEADER.encode(), flights.traceparent.encode()))
@@ -247,10 +254,10 @@ class HttpApp:
                     await exchange.start_stream(headers)
                     # A task of its own, so that news wake nothing but the loop that reads them.
                     rest = await asyncio.create_task(
-                        _stream(exchange, generation, head, flights, transcript)
+                        _stream(exchange, generation, head, flights, transcript, writer)
                     )
                 else:
-                    rest = await _collect(generation, head, flights, transcript)
+                    rest = await _collect(generation, head, flights, transcript, writer)
         if generation.stream:
             await exchange.end_stream(rest)
         else:
@@ -280,33 +287,42 @@ async def _stream(
     generation: Generation,
     head: ResponseHead,
     flights: Flights,
-    transcript: Transcript,
+    transcript: Transcript[Columns],
+    writer: LogprobsWriter | None,
 ) -> bytes:
     """Send everything but the last events, which are returned."""
     encoder = ChunkEncoder(head, generation.num_choices, include_usage=generation.include_usage)
     opening = encoder.opening()
     async with flights.turns() as turns:
         async for turn in turns:
-            if events := _encode(await transcript.pieces(turn), encoder, transcript.writer):
+            if events := _encode(await transcript.pieces(turn), encoder, writer):
                 await exchange.write(opening + events)
                 opening = b""
     return (encoder.usage(flights.usage) if generation.include_usage else b"") + DONE
 
 
-def _encode(pieces: list[Piece], encoder: ChunkEncoder, writer: LogprobsWriter | None) -> bytes:
+def _encode(
+    pieces: list[Piece[Columns]], encoder: ChunkEncoder, writer: LogprobsWriter | None
+) -> bytes:
     events = []
     for piece in pieces:
         logprobs = writer.value(piece.logprobs) if writer and piece.logprobs else None
         if piece.text or (logprobs and piece.finish is None):
             events.append(encoder.text(piece.choice, piece.text, logprobs))
             logprobs = None
+        if piece.calls:
+            events.append(encoder.calls(piece.choice, piece.calls))
         if piece.finish is not None:
             events.append(encoder.finish(piece.choice, piece.finish, logprobs))
     return b"".join(events)
 
 
 async def _collect(
-    generation: Generation, head: ResponseHead, flights: Flights, transcript: Transcript
+    generation: Generation,
+    head: ResponseHead,
+    flights: Flights,
+    transcript: Transcript[Columns],
+    writer: LogprobsWriter | None,
 ) -> bytes:
     """The whole response's body."""
     choices = [Choice() for _ in range(generation.num_choices)]
@@ -316,5 +332,6 @@ async def _collect(
                 choice = choices[piece.choice]
                 choice.pieces.append(piece.text)
                 choice.logprobs += piece.logprobs
+                choice.calls += piece.calls
                 choice.finish = piece.finish
-    return response_body(head, choices, flights.usage, transcript.writer)
+    return response_body(head, choices, flights.usage, writer)

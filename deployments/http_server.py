@@ -12,19 +12,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 import uvicorn
 
 from chairlift.deployments.asgi import Application, Receive, Scope, Send
-from chairlift.deployments.listener import has_waiting, listen, turn_deaf
+from chairlift.deployments.listener import listen, settle
+from chairlift.deployments.request_head import BoundedHead
+from chairlift.deployments.tls import Tls
+from chairlift.deployments.tls_front import TlsFront
 
-__all__ = ["HttpServer"]
+__all__ = ["LINGER_S", "HttpServer"]
 
 KEEP_ALIVE_S = 75
-SETTLE_S = 0.25
-"""For handshakes that are under way when a server leaves: more than a round trip."""
 LINGER_S = 2.0
 """How long idle connections may still send a request, whose answer then tells them to close."""
 TICK_S = 0.01
@@ -38,14 +41,24 @@ class _Server(uvicorn.Server):
     And with one look a second instead of ten at what it looks after, which is the Date header.
     """
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, tls: Tls | None) -> None:
         super().__init__(config)
+        self._tls = tls
         self._exit = asyncio.Event()
 
     def exit(self) -> None:
         """End when all responses have."""
         self.should_exit = True
         self._exit.set()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._tls is None or sockets is None:
+            await super().startup(sockets)
+            return
+        make = partial(BoundedHead, self.config, self.server_state, self.lifespan.state)
+        fronts: list[Any] = [TlsFront(each, self._tls.context, make) for each in sockets]
+        self.servers = fronts
+        self.started = True
 
     async def main_loop(self) -> None:
         while not await self.on_tick(0):
@@ -65,8 +78,10 @@ class _Server(uvicorn.Server):
 class HttpServer:
     """Serves one ASGI application until ``stop``."""
 
-    def __init__(self, app: Application, host: str, port: int) -> None:
+    def __init__(self, app: Application, host: str, port: int, tls: Tls | None = None) -> None:
+        """``tls``: what to shake hands with; None for plain HTTP."""
         self._app = app
+        self._tls = tls
         self._server = _Server(
             uvicorn.Config(
                 self._serve,
@@ -75,13 +90,16 @@ class HttpServer:
                 lifespan="off",
                 interface="asgi3",
                 ws="none",
+                http=BoundedHead,
                 timeout_keep_alive=KEEP_ALIVE_S,
                 server_header=False,
                 proxy_headers=False,
-            )
+            ),
+            tls,
         )
         self._socket = listen(host, port)
         self._task: asyncio.Task[None] | None = None
+        self._fresh: asyncio.Task[NoReturn] | None = None
         self._leaving = False
 
     async def start(self) -> int:
@@ -92,6 +110,8 @@ class HttpServer:
                 await self._task
                 raise RuntimeError("the HTTP server ended while it started")
             await asyncio.sleep(0.005)
+        if self._tls is not None:
+            self._fresh = asyncio.create_task(self._tls.keep_fresh(), name="certificate")
         return int(self._socket.getsockname()[1])
 
     @property
@@ -108,10 +128,7 @@ class HttpServer:
         if not self.alive or self._leaving:
             return
         self._leaving = True
-        turn_deaf(self._socket)
-        await asyncio.sleep(SETTLE_S)
-        await _wait_while(lambda: has_waiting(self._socket), LINGER_S)
-        await asyncio.sleep(TICK_S)  # what was accepted last is under way before its server closes
+        await settle([self._socket])
         for server in self._server.servers:
             server.close()
         await _wait_while(lambda: self._server.has_idle, linger_s)
@@ -125,6 +142,8 @@ class HttpServer:
         if self._task is None:
             return
         await self.leave()
+        if self._fresh is not None:
+            self._fresh.cancel()
         self._server.exit()
         done, _ = await asyncio.wait([self._task], timeout=grace_s)
         if not done:

@@ -16,7 +16,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from chairlift.cluster.cluster_token import ClusterToken
 from chairlift.cluster.config import ServiceConfig, set_environment
+from chairlift.deployments.data_plane import DataPlane
 
 __all__ = ["LocalCluster", "replica_progress"]
 
@@ -38,10 +40,16 @@ FLAGS: Mapping[str, str] = {
 
 
 class LocalCluster:
-    """A context manager: inside it Ray runs, outside nothing of it is left."""
+    """A context manager: inside it Ray runs, outside nothing of it is left.
+
+    Attributes:
+        plane: for the services that are started in it.
+    """
 
     def __init__(self, config: ServiceConfig) -> None:
         self._config = config
+        # All is on this machine, so no worker has to be reached from another one.
+        self.plane = DataPlane(ClusterToken.new(), "127.0.0.1")
         self._own_folder = config.ray.temp_dir is None
         self._folder = Path(config.ray.temp_dir or tempfile.mkdtemp(prefix="chairlift-"))
 
@@ -62,7 +70,8 @@ class LocalCluster:
             object_store_memory=self._config.ray.object_store,
             log_to_driver=False,
             logging_level=logging.ERROR,
-            _temp_dir=str(self._folder),
+            # Ray opens its folder to everybody, and so it stands in one that is closed.
+            _temp_dir=str(self._folder / "ray" if self._own_folder else self._folder),
         )
         # Only now: it takes a second, and the first of Ray's processes starts meanwhile.
         from ray import serve

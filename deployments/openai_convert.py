@@ -8,35 +8,38 @@ replicas.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from chairlift.cluster.errors import InvalidRequest, NotFound
 from chairlift.cluster.protocol import Request
 from chairlift.cluster.tenants import ANONYMOUS, Tenant
 from chairlift.deployments.echo import Echo, make_echo
+from chairlift.deployments.openai_messages import Message
 from chairlift.deployments.openai_response import Api
 from chairlift.deployments.openai_sampling import check_token_ids, read_sampling, read_seeds
 from chairlift.deployments.openai_schema import (
+    Body,
     ChatBody,
     CompletionBody,
     GenerationBody,
-    Message,
     parse_body,
 )
 from chairlift.deployments.request_terms import Caller, read_deadline, read_priority, salt_for
+from chairlift.deployments.structured import Structure, Structuring
+from chairlift.deployments.tool_formats import ToolFormatName
+from chairlift.deployments.tool_schema import ToolUse
 
 __all__ = ["ChatRenderer", "Converter", "Generation", "TextEncoder"]
 
 DEFAULT_COMPLETION_TOKENS = 16
 """What OpenAI's completions endpoint generates where nothing is asked."""
 
+_ANY_FORM = Structure()
+
 PROBE_CHARACTERS = 16
 """Per token that would fit: how much of a very long text is tokenised to see whether it could."""
-
-_ROLES_OF_TEMPLATES = {"developer": "system"}
-"""OpenAI renamed the system role; the models' templates did not."""
 
 
 class TextEncoder(Protocol):
@@ -60,7 +63,16 @@ class TextEncoder(Protocol):
 class ChatRenderer(Protocol):
     """What is needed of ``router.chat_template.ChatTemplate``."""
 
-    def render(self, messages: list[dict[str, Any]], *, add_generation_prompt: bool) -> str: ...
+    @property
+    def source(self) -> str: ...
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool,
+        tools: Sequence[Mapping[str, Any]] | None,
+    ) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +89,7 @@ class Generation:
             neither told nor counted.
         tenant: in whose name all of the requests are.
         deadline_s: seconds to the first token at most; None where the client does not say.
+        structure: which form the answer has to have.
     """
 
     api: Api
@@ -88,6 +101,7 @@ class Generation:
     scores_only: bool = False
     tenant: Tenant = ANONYMOUS
     deadline_s: float | None = None
+    structure: Structure = _ANY_FORM
 
     @property
     def n(self) -> int:
@@ -118,9 +132,12 @@ class Converter:
         *,
         model_name: str,
         max_choices: int,
+        tool_format: ToolFormatName | Literal["auto"] = "auto",
     ) -> None:
         self._tokenizer = tokenizer
         self._template = template
+        source = "" if template is None else template.source
+        self._structuring = Structuring(tool_format, source, tokenizer)
         self._model_name = model_name
         self._max_choices = max_choices
         self._longest_token = max(
@@ -128,7 +145,7 @@ class Converter:
             for id_ in range(tokenizer.vocab_size)
         )
 
-    def chat(self, body: bytes, caller: Caller, limit: int) -> Generation:
+    def chat(self, body: Body, caller: Caller, limit: int) -> Generation:
         """POST /v1/chat/completions, whose sequences may have ``limit`` tokens.
 
         Raises InvalidRequest or NotFound.
@@ -136,23 +153,42 @@ class Converter:
         chat = parse_body(ChatBody, body)
         self.check_model(chat.model)
         self._check_choices(1, chat.n)
-        if self._template is None:
-            raise InvalidRequest(
-                "messages: the model has no chat template; use /v1/completions", param="messages"
-            )
-        self._check_size(sum(len(message.text) for message in chat.messages), "messages", limit)
-        text = self._template.render(
-            [_for_template(message) for message in chat.messages], add_generation_prompt=True
-        )
-        prompt = self._encode(text, "messages", limit, add_special=False)
+        structure = self._structuring.read(chat)
+        prompt = self.chat_prompt(chat, limit, structure.use)
         if chat.max_completion_tokens is not None:
             room = _Room(limit, chat.max_completion_tokens, "max_completion_tokens")
         else:
             room = _Room(limit, chat.max_tokens, "max_tokens")
         sized = [(prompt, room.left(prompt, "messages"))]
-        return self._generation(Api.CHAT, chat, caller, sized)
+        return self._generation(Api.CHAT, chat, caller, sized, structure)
 
-    def completion(self, body: bytes, caller: Caller, limit: int) -> Generation:
+    def chat_text(
+        self,
+        messages: Sequence[Message],
+        use: ToolUse | None,
+        *,
+        add_generation_prompt: bool = True,
+    ) -> str:
+        """What the model reads of a chat; raises InvalidRequest."""
+        if self._template is None:
+            raise InvalidRequest(
+                "messages: the model has no chat template; send a prompt, as to /v1/completions",
+                param="messages",
+            )
+        told = [message.for_template() for message in messages]
+        return self._template.render(
+            self._structuring.messages(told, use),
+            add_generation_prompt=add_generation_prompt,
+            tools=None if use is None else use.tools,
+        )
+
+    def chat_prompt(self, chat: ChatBody, limit: int, use: ToolUse | None = None) -> list[int]:
+        """The tokens of a conversation; InvalidRequest where they would be more than ``limit``."""
+        self._check_size(sum(len(message.text) for message in chat.messages), "messages", limit)
+        text = self.chat_text(chat.messages, use)
+        return self._encode(text, "messages", limit, add_special=False)
+
+    def completion(self, body: Body, caller: Caller, limit: int) -> Generation:
         """POST /v1/completions; as ``chat``."""
         completion = parse_body(CompletionBody, body)
         self.check_model(completion.model)
@@ -222,6 +258,7 @@ class Converter:
         body: GenerationBody,
         caller: Caller,
         prompts: Sequence[tuple[list[int], int]],
+        structure: Structure = _ANY_FORM,
     ) -> Generation:
         """``prompts``: tokens and ``max_tokens`` of each."""
         smallest = min(max_tokens for _, max_tokens in prompts)
@@ -230,6 +267,7 @@ class Converter:
                 f"min_tokens: must not be more than max_tokens, here {smallest}", param="min_tokens"
             )
         sampling = read_sampling(body, self._tokenizer.vocab_size)
+        sampling = replace(sampling, grammar=structure.grammar)
         tenant, options = caller.tenant, body.stream_options
         priority = read_priority(tenant, body.priority)
         return Generation(
@@ -255,6 +293,7 @@ class Converter:
             include_usage=options is not None and bool(options.include_usage),
             tenant=tenant,
             deadline_s=read_deadline(caller, body.deadline_ms),
+            structure=structure,
         )
 
 
@@ -303,11 +342,6 @@ def _too_long(param: str, limit: int) -> InvalidRequest:
         param=param,
         code="context_length_exceeded",
     )
-
-
-def _for_template(message: Message) -> dict[str, Any]:
-    role = _ROLES_OF_TEMPLATES.get(message.role, message.role)
-    return {"role": role, "content": message.text}
 
 
 def _named_prompts(prompt: str | list[str] | list[int] | list[list[int]]) -> list[tuple[str, Any]]:

@@ -15,6 +15,7 @@ import orjson
 
 from chairlift.cluster.errors import RequestError
 from chairlift.deployments.openai_logprobs import Columns, LogprobsWriter
+from chairlift.deployments.tool_reader import CallDelta, whole_calls
 
 __all__ = ["Api", "Choice", "ResponseHead", "Usage", "error_body", "response_body"]
 
@@ -74,6 +75,7 @@ class Choice:
     pieces: list[str] = field(default_factory=list)
     logprobs: list[Columns] = field(default_factory=list)
     finish: str | None = None
+    calls: list[CallDelta] = field(default_factory=list)
 
 
 def response_body(
@@ -90,7 +92,7 @@ def response_body(
             "choices": [
                 {
                     "index": index,
-                    **_content(head.api, "".join(choice.pieces)),
+                    **_content(head.api, "".join(choice.pieces), choice.calls),
                     "logprobs": logprobs and orjson.Fragment(logprobs.value(choice.logprobs)),
                     "finish_reason": choice.finish,
                 }
@@ -101,10 +103,13 @@ def response_body(
     )
 
 
-def _content(api: Api, text: str) -> dict[str, Any]:
-    if api is Api.CHAT:
-        return {"message": {"role": "assistant", "content": text, "refusal": None}}
-    return {"text": text}
+def _content(api: Api, text: str, calls: Sequence[CallDelta]) -> dict[str, Any]:
+    if api is Api.COMPLETION:
+        return {"text": text}
+    message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+    if calls:
+        message |= {"content": text or None, "tool_calls": whole_calls(calls)}
+    return {"message": message}
 
 
 def error_body(error: RequestError) -> bytes:

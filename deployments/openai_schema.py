@@ -2,46 +2,53 @@
 
 Owns everything that can be said of a body without a tokenizer: strict types, ranges, the fields
 that are refused by name, and how a fault is named (``messages[0].content``). It knows neither
-HTTP nor what the fields become (``deployments.openai_convert``).
+HTTP nor what the fields become (``deployments.openai_convert``). The API's description is made
+from these models and tables (``deployments.openapi``).
 
-Three rules hold for all fields. ``null`` means absent. A field that nobody knows is ignored. A
-field that would change the answer but is not offered is refused by name, unless its value asks
-for nothing (``0``, ``""``, ``[]``, ``false`` …). JSON has one kind of number, so ``5.0`` is the
-integer 5; ``"5"`` and ``true`` are not.
+Four rules hold for all fields. ``null`` means absent. A field that nobody knows is refused, for it
+may be a known one misspelt. A field that would change the answer but is not offered is refused by
+name, unless its value asks for nothing (``0``, ``""``, ``[]``, ``false`` …). What is known and can
+do no harm, such as ``user``, is ignored. JSON has one kind of number, so ``5.0`` is the integer 5;
+``"5"`` and ``true`` are not.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
-    Discriminator,
     Field,
     Tag,
     ValidationError,
+    WithJsonSchema,
     field_validator,
 )
 
 from chairlift.cluster.errors import InvalidRequest, UnsupportedParameter
 from chairlift.deployments.json_body import read_object
+from chairlift.deployments.openai_messages import (
+    MAX_MESSAGES,
+    Message,
+    Part,
+    check_messages,
+    one_of,
+    text_or_list,
+)
+from chairlift.deployments.response_format import ResponseFormat
+from chairlift.deployments.tool_schema import MAX_TOOLS, Tool, ToolChoice
 
 __all__ = [
+    "IGNORED",
+    "UNSUPPORTED",
+    "Body",
     "ChatBody",
     "CompletionBody",
     "GenerationBody",
-    "Message",
-    "TextPart",
     "parse_body",
 ]
-
-MAX_MESSAGES = 2048
-"""Messages of a chat and parts of a message, as at OpenAI. Pydantic holds the interpreter while it
-reads a list, and others' tokens with it."""
 
 MAX_STOP_STRINGS = 64
 MAX_STOP_CHARACTERS = 256
@@ -52,16 +59,22 @@ MAX_LOGPROBS = 20
 MAX_SALT_CHARACTERS = 256
 MAX_DEADLINE_MS = 2**53
 
-BodyT = TypeVar("BodyT", bound="GenerationBody")
+BodyT = TypeVar("BodyT", bound=Part)
+Body: TypeAlias = bytes | Mapping[str, Any]
+"""A request body: UTF-8 encoded JSON, or what somebody else has read as the same fields."""
 
 _EXACT_FLOAT = 2**53
 _TOKEN_ID = re.compile("0|[1-9][0-9]{0,9}")
 _NOTHING: tuple[object, ...] = (False, 0, "", [], {})
-_UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
+UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
+    "add_generation_prompt": (True,),
+    "add_special_tokens": (),
     "audio": _NOTHING,
     "bad_words": _NOTHING,
     "chat_template": _NOTHING,
+    "chat_template_kwargs": _NOTHING,
     "continue_final_message": _NOTHING,
+    "documents": _NOTHING,
     "echo": _NOTHING,
     "function_call": (*_NOTHING, "none", "auto"),
     "functions": _NOTHING,
@@ -69,20 +82,39 @@ _UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
     "guided_grammar": _NOTHING,
     "guided_json": _NOTHING,
     "guided_regex": _NOTHING,
+    "include_stop_str_in_output": _NOTHING,
+    "length_penalty": (1,),
     "modalities": (*_NOTHING, ["text"]),
+    "moderation": _NOTHING,
     "prediction": _NOTHING,
     "prompt_logprobs": (),
+    "reasoning_effort": (*_NOTHING, "none"),
     "response_format": (*_NOTHING, {"type": "text"}),
+    "return_token_ids": _NOTHING,
+    "return_tokens_as_token_ids": _NOTHING,
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
     "structured_outputs": _NOTHING,
     "suffix": _NOTHING,
     "tool_choice": (*_NOTHING, "none", "auto"),
     "tools": _NOTHING,
     "top_logprobs": _NOTHING,
+    "truncate_prompt_tokens": (),
     "use_beam_search": _NOTHING,
+    "verbosity": (*_NOTHING, "medium"),
     "web_search_options": _NOTHING,
 }
 """Name → the values, besides null, that ask for nothing. An endpoint that has the field goes before
 this table."""
+
+IGNORED = frozenset(
+    (
+        *("metadata", "parallel_tool_calls", "prompt_cache_key", "prompt_cache_options"),
+        *("prompt_cache_retention", "request_id", "safety_identifier", "service_tier", "store"),
+        "user",
+    )
+)
+"""Fields that change no answer: labels, and hints to a service of another make."""
 
 
 def _whole(value: object) -> object:
@@ -100,12 +132,6 @@ def _false_is_absent(value: object) -> object:
 def _zero_is_absent(value: object) -> object:
     """For what is a word here and a number at vLLM, where 0 is the usual."""
     return None if type(value) in (int, float) and value == 0 else value
-
-
-def _text_or_list(value: object) -> str | None:
-    if isinstance(value, str):
-        return "#text"
-    return "#list" if isinstance(value, list) else None
 
 
 def _prompt_kind(value: object) -> str | None:
@@ -139,27 +165,54 @@ def _bad_bias(message: str) -> InvalidRequest:
     return InvalidRequest(f"logit_bias: {message}", param="logit_bias")
 
 
-def _one_of(kind: Any, expected: str) -> Discriminator:
-    return Discriminator(kind, custom_error_type="wrong_type", custom_error_message=expected)
-
-
-Integer = Annotated[int, BeforeValidator(_whole)]
+WHOLE = BeforeValidator(_whole)
 PriorityName = Literal["interactive", "standard", "batch"]
 TokenIds = Annotated[list[int], Field(fail_fast=True)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
-NumLogprobs = Annotated[Integer, Field(ge=0, le=MAX_LOGPROBS)]
+NumLogprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS), WHOLE]
+LogprobsOrOff = Annotated[
+    NumLogprobs | None,
+    BeforeValidator(_false_is_absent),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 0, "maximum": MAX_LOGPROBS},
+                {"enum": [False, None]},
+            ]
+        }
+    ),
+]
+Priority = Annotated[
+    PriorityName | None,
+    BeforeValidator(_zero_is_absent),
+    WithJsonSchema({"enum": [*get_args(PriorityName), 0, None]}),
+]
+Biases = Annotated[
+    dict[int, float],
+    BeforeValidator(_biases),
+    WithJsonSchema(
+        {
+            "type": "object",
+            "maxProperties": MAX_BIASES,
+            "patternProperties": {
+                f"^({_TOKEN_ID.pattern})$": {"type": "number", "minimum": -100, "maximum": 100}
+            },
+            "additionalProperties": False,
+        }
+    ),
+]
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 Stop = Annotated[
     Annotated[StopString, Tag("#text")]
     | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS, fail_fast=True), Tag("#list")],
-    _one_of(_text_or_list, "Input should be a string or a list of strings"),
+    one_of(text_or_list, "Input should be a string or a list of strings"),
 ]
 Prompt = Annotated[
     Annotated[str, Tag("#text")]
     | Annotated[list[str], Field(fail_fast=True), Tag("#texts")]
     | Annotated[TokenIds, Tag("#tokens")]
     | Annotated[list[TokenIds], Field(fail_fast=True), Tag("#token_lists")],
-    _one_of(
+    one_of(
         _prompt_kind,
         "Input should be a string, a list of strings, a list of token ids, or a list of such "
         "lists, and not empty",
@@ -167,77 +220,38 @@ Prompt = Annotated[
 ]
 
 
-class _Part(BaseModel):
-    """What all JSON objects of the API share: strict types, unknown fields ignored."""
-
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True, allow_inf_nan=False)
-
-
-class TextPart(_Part):
-    """One part of a message's content; text is the only kind that is offered."""
-
-    type: Literal["text"]
-    text: str
-
-
-Content = Annotated[
-    Annotated[str, Tag("#text")]
-    | Annotated[
-        list[TextPart],
-        Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True),
-        Tag("#list"),
-    ],
-    _one_of(_text_or_list, "Input should be a string or a list of text parts"),
-]
-
-
-class Message(_Part):
-    """One turn of a conversation; only an assistant's may have no content."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Content | None = None
-    tool_calls: Any = None
-
-    @property
-    def text(self) -> str:
-        """The content as one string."""
-        if isinstance(self.content, list):
-            return "".join(part.text for part in self.content)
-        return self.content or ""
-
-
-class StreamOptions(_Part):
+class StreamOptions(Part):
     """How a streamed answer is written."""
 
     include_usage: bool | None = None
 
 
-class GenerationBody(_Part):
+class GenerationBody(Part):
     """The fields that both endpoints share."""
 
     model: str | None = None
-    n: Annotated[Integer, Field(ge=1)] = 1
-    best_of: Integer | None = None
-    max_tokens: Annotated[Integer, Field(ge=1)] | None = None
-    min_tokens: Annotated[Integer, Field(ge=0)] = 0
+    n: Annotated[int, Field(ge=1), WHOLE] = 1
+    best_of: Annotated[int, WHOLE] | None = None
+    max_tokens: Annotated[int, Field(ge=1), WHOLE] | None = None
+    min_tokens: Annotated[int, Field(ge=0), WHOLE] = 0
     temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    top_k: Annotated[Integer, Field(ge=-1)] = 0
+    top_k: Annotated[int, Field(ge=-1), WHOLE] = 0
     min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
     repetition_penalty: Annotated[float, Field(gt=0, le=2)] = 1.0
-    logit_bias: Annotated[dict[int, float], BeforeValidator(_biases)] = Field(default_factory=dict)
+    logit_bias: Biases = Field(default_factory=dict)
     allowed_token_ids: Annotated[TokenIds, Field(min_length=1)] | None = None
-    seed: Annotated[Integer, Field(ge=-(2**63), lt=2**64)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), le=2**64 - 1), WHOLE] | None = None
     stop: Stop = Field(default_factory=list)
     stop_token_ids: Annotated[TokenIds, Field(max_length=MAX_STOP_TOKENS)] = Field(
         default_factory=list
     )
     ignore_eos: bool = False
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_SALT_CHARACTERS)] | None = None
-    priority: Annotated[PriorityName | None, BeforeValidator(_zero_is_absent)] = None
-    deadline_ms: Annotated[Integer, Field(ge=1, le=MAX_DEADLINE_MS)] | None = None
+    priority: Priority = None
+    deadline_ms: Annotated[int, Field(ge=1, le=MAX_DEADLINE_MS), WHOLE] | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
 
@@ -246,19 +260,18 @@ class ChatBody(GenerationBody):
     """POST /v1/chat/completions."""
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
-    max_completion_tokens: Annotated[Integer, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1), WHOLE] | None = None
     logprobs: bool = False
     top_logprobs: NumLogprobs = 0
+    response_format: ResponseFormat | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] = Field(default_factory=list)
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
 
     @field_validator("messages")
     @classmethod
     def _check_each(cls, messages: list[Message]) -> list[Message]:
-        for index, message in enumerate(messages):
-            if message.tool_calls:
-                name = f"messages[{index}].tool_calls"
-                raise UnsupportedParameter(f"{name}: not offered by this server", param=name)
-            if message.content is None and message.role != "assistant":
-                raise _fault(("messages", index, "content"), "Field required", "missing")
+        check_messages(messages)
         return messages
 
 
@@ -266,35 +279,45 @@ class CompletionBody(GenerationBody):
     """POST /v1/completions; ``max_tokens`` 0 is for who wants nothing but the prompt's echo."""
 
     prompt: Prompt
-    max_tokens: Annotated[Integer, Field(ge=0)] | None = None
-    logprobs: Annotated[NumLogprobs | None, BeforeValidator(_false_is_absent)] = None
+    max_tokens: Annotated[int, Field(ge=0), WHOLE] | None = None
+    logprobs: LogprobsOrOff = None
     echo: bool = False
 
 
-def parse_body(kind: type[BodyT], body: bytes) -> BodyT:
-    """Read a request body, UTF-8 encoded JSON, as ``kind``.
+def parse_body(kind: type[BodyT], body: Body) -> BodyT:
+    """Read a request body as ``kind``.
 
     Raises:
         InvalidRequest: the body is no JSON object or a field is wrong; ``param`` names it.
         UnsupportedParameter: a field asks for what this server does not offer.
     """
-    fields = {name: value for name, value in read_object(body).items() if value is not None}
-    for name, neutral in _UNSUPPORTED.items():
-        if name not in fields or name in kind.model_fields:
-            continue
-        if not _asks_for_nothing(fields[name], neutral):
-            raise UnsupportedParameter(f"{name}: not offered by this server", param=name)
+    tree = read_object(body) if isinstance(body, bytes) else body
+    fields = {name: value for name, value in tree.items() if value is not None}
+    for name in [name for name in fields if name not in kind.model_fields]:
+        _check_foreign(name, fields.pop(name))
     try:
         parsed = kind.model_validate(fields)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         raise _fault(first["loc"], first["msg"], first["type"]) from None
-    _check_combinations(parsed)
+    if isinstance(parsed, GenerationBody):
+        _check_combinations(parsed)
     return parsed
 
 
-def _asks_for_nothing(value: object, neutral: tuple[object, ...]) -> bool:
-    return value is not True and value in neutral
+def _check_foreign(name: str, value: object) -> None:
+    """A field that the endpoint does not have may ask for nothing, or be one to ignore."""
+    if name in UNSUPPORTED:
+        if not any(_is_same(value, neutral) for neutral in UNSUPPORTED[name]):
+            raise UnsupportedParameter(f"{name}: not offered by this server", param=name)
+    elif name not in IGNORED:
+        name = name[:100]
+        raise InvalidRequest(f"{name}: unknown field", param=name, code="unknown_parameter")
+
+
+def _is_same(value: object, other: object) -> bool:
+    """As JSON has it: ``true`` is not 1, but 1.0 is."""
+    return value == other and isinstance(value, bool) is isinstance(other, bool)
 
 
 def _check_combinations(body: GenerationBody) -> None:

@@ -8,10 +8,9 @@ for it. What they may do is not its business.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping, Sequence
 
 from chairlift.cluster.errors import Forbidden, Unauthorized
-from chairlift.cluster.tenants import hash_key
+from chairlift.cluster.keys import KeyRing
 from chairlift.deployments.asgi import Exchange
 from chairlift.deployments.request_terms import read_key
 
@@ -23,33 +22,31 @@ _FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 class Operators:
     """All operators of a service."""
 
-    def __init__(self, keys: Mapping[str, Sequence[str]]) -> None:
-        """``keys``: hashes of their keys, by name; without any, whoever is on this machine."""
-        self._names = {key: name for name, hashes in keys.items() for key in hashes}
-        self._configured = bool(keys)
+    def __init__(self, names: KeyRing[str] | None = None) -> None:
+        """``names``: by their keys; without any, whoever is on this machine."""
+        self._names = names or KeyRing({})
+
+    def become(self, names: KeyRing[str]) -> None:
+        """Know those from now on."""
+        self._names = names
 
     def find(self, exchange: Exchange) -> str | None:
         """The operator's name; None for somebody on this machine, where none are configured.
 
         Raises:
-            Unauthorized: it is no operator's key, or none at all.
+            Unauthorized: it is no operator's key, or none at all, or one that has expired.
             Forbidden: it may be somebody elsewhere.
         """
-        if not self._configured:
+        if not self._names:
             if not _is_local(exchange):
                 raise Forbidden(
-                    "only from this machine, unless guard.operators are configured",
-                    code="not_local",
+                    "only from this machine, unless operators are configured", code="not_local"
                 )
             return None
         key = read_key(exchange.header("Authorization"))
         if key is None:
             raise Unauthorized("an operator's key is needed: Authorization: Bearer …")
-        # A dictionary look-up by hash: what its time tells of a hash tells nothing of a key.
-        name = self._names.get(hash_key(key))
-        if name is None:
-            raise Unauthorized("the key is no operator's", code="invalid_api_key")
-        return name
+        return self._names.find(key)
 
 
 def _is_local(exchange: Exchange) -> bool:

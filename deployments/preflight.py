@@ -19,6 +19,7 @@ from chairlift.cluster.model_spec import ModelSpec
 from chairlift.deployments.memory_needs import memory_needed
 from chairlift.deployments.placement import check_gpus, count_gpus, wants_gpus
 from chairlift.deployments.reload import check_reload
+from chairlift.deployments.tls import make_context
 from chairlift.workers.shards import check_degree
 from chairlift.workers.weight_sizes import PackedSize, packed_size
 
@@ -44,7 +45,10 @@ def preflight(config: ServiceConfig) -> Checked:
         StartupError: one line that says what to do.
     """
     check_port(config.http.host, config.http.port)
+    _check_tls(config)
     policy = load_policy(config.guard.file)
+    if config.grpc.enabled:
+        check_port(*config.grpc.address(config.http), flag="--grpc-port")
     config = _with_resolved_model(config)
     spec = read_spec(Path(config.model.path))
     _check_ranks(config, spec)
@@ -55,6 +59,7 @@ def preflight(config: ServiceConfig) -> Checked:
 
 def preflight_reload(config: ServiceConfig, running: Checked) -> Checked:
     """Check what is to replace a configuration that runs; as ``preflight``."""
+    _check_tls(config)
     policy = load_policy(config.guard.file)
     config = _with_resolved_model(config)
     check_reload(running.config, config)
@@ -64,6 +69,11 @@ def preflight_reload(config: ServiceConfig, running: Checked) -> Checked:
     needed = memory_needed(config, spec, weights, replicas)
     check_memory(config, spec, needed, read_memory().available, replicas)
     return Checked(config, policy, spec, weights)
+
+
+def _check_tls(config: ServiceConfig) -> None:
+    if config.http.tls is not None:
+        make_context(config.http.tls)
 
 
 def _check_ranks(config: ServiceConfig, spec: ModelSpec) -> None:
@@ -77,7 +87,7 @@ def _with_resolved_model(config: ServiceConfig) -> ServiceConfig:
     return config.model_copy(update={"model": config.model.model_copy(update={"path": path})})
 
 
-def check_port(host: str, port: int) -> None:
+def check_port(host: str, port: int, flag: str = "--port") -> None:
     """Raises ConfigError when the address cannot be listened on."""
     try:
         infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -92,7 +102,7 @@ def check_port(host: str, port: int) -> None:
         except OSError as error:
             raise ConfigError(
                 f"cannot listen on {host}:{port} ({error.strerror}); "
-                "stop what uses it or choose another with --port"
+                f"stop what uses it or choose another with {flag}"
             ) from None
 
 

@@ -22,6 +22,7 @@ from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from chairlift.cluster.config import ServiceConfig
+from chairlift.deployments.data_plane import DataPlane
 from chairlift.deployments.worker_actor import worker_class, worker_name
 
 __all__ = ["RankActors"]
@@ -50,7 +51,9 @@ class RankActors:
         self._watch: asyncio.Task[None] | None = None
 
     @classmethod
-    def start(cls, config: ServiceConfig, replica_id: str, group: PlacementGroup) -> Self:
+    def start(
+        cls, config: ServiceConfig, plane: DataPlane, replica_id: str, group: PlacementGroup
+    ) -> Self:
         """Start an actor in each bundle of the placement group."""
         on_gpus = "GPU" in group.bundle_specs[0]
         workers = [
@@ -62,7 +65,7 @@ class RankActors:
                     placement_group=group, placement_group_bundle_index=rank
                 ),
             )
-            .remote(config, replica_id, rank)
+            .remote(config, plane, replica_id, rank)
             for rank in range(config.workers.tensor_parallel)
         ]
         return cls(config, workers, on_gpus=on_gpus)

@@ -1,7 +1,7 @@
 """A configuration that is changed while the service runs.
 
-Owns what differs between two configurations, which of it cannot change without a restart, and
-which of the rest a running router or worker would have to be told, and so is replaced for. It
+Owns what differs between two configurations, which of it cannot change without a restart, what
+of the rest a running router is told, and which of it a router or worker is replaced for. It
 knows neither signals nor how that is done (``deployments.application``).
 """
 
@@ -17,10 +17,22 @@ from chairlift.cluster.errors import ConfigError
 from chairlift.cluster.guard_policy import GuardPolicy
 from chairlift.cluster.guard_state import Mode
 
-__all__ = ["changes", "check_reload", "router_version", "worker_version"]
+__all__ = [
+    "changes",
+    "check_reload",
+    "read_told",
+    "router_version",
+    "told_to_routers",
+    "worker_version",
+]
 
 # Another number of ranks adds up in another order, so a request could not move between the two.
-FIXED = ("model", "http.host", "http.port", "ray", "workers.tensor_parallel")
+FIXED = (
+    *("model", "http.host", "http.port", "grpc.enabled", "grpc.host", "grpc.port"),
+    *("ray", "workers.tensor_parallel"),
+)
+SWITCHES = ("http.tls",)
+"""Whether there is one: old and new routers share a port, which is to speak one protocol."""
 BASE = {"batching", "token_budget", "max_sequences"}
 """Of the engine's settings: what the Guard turns down."""
 MAX_SHOWN = 60
@@ -29,7 +41,8 @@ MAX_SHOWN = 60
 def check_reload(old: ServiceConfig, new: ServiceConfig) -> None:
     """Raises ConfigError for a change that needs a restart."""
     for path, _, _ in _differences(_tree(old), _tree(new)):
-        if any(path == fixed or path.startswith(f"{fixed}.") for fixed in FIXED):
+        fixed = any(path == each or path.startswith(f"{each}.") for each in FIXED)
+        if fixed or path in SWITCHES:
             raise ConfigError(f"{path}: cannot change while the service runs; restart it")
 
 
@@ -37,7 +50,7 @@ def changes(old: ServiceConfig, new: ServiceConfig) -> list[str]:
     """What differs, one line a setting; keys are not told."""
     lines = []
     for path, before, after in _differences(_tree(old), _tree(new)):
-        if path.startswith(("tenants.", "guard.operators.")):
+        if path.startswith(("tenants.", "operators.")):
             lines.append(f"{path}: {'changed' if after is not None else 'removed'}")
         else:
             lines.append(f"{path}: {_shown(before)} → {_shown(after)}")
@@ -66,13 +79,25 @@ def router_version(config: ServiceConfig, policy: GuardPolicy) -> str:
         policy_tree = policy.model_dump(mode="json")
     return _digest(
         config.guard_mode.value,
-        config.guard.model_dump(mode="json", include={"operators"}),
         base,
         policy_tree,
-        config.model_dump(mode="json", include={"model", "http", "tenants"}),
+        config.model_dump(mode="json", include={"model", "http", "grpc"}),
         config.model_dump(mode="json", include={"telemetry", "tracing"}),
         config.router.model_dump(mode="json", exclude={"replicas"}),
     )
+
+
+def told_to_routers(config: ServiceConfig) -> dict[str, Any]:
+    """What a running router is told and takes over as it runs: who else there is, and all keys."""
+    return {
+        "router": config.router.model_dump(mode="json", include={"replicas"}),
+        **config.model_dump(mode="json", include={"tenants", "operators"}),
+    }
+
+
+def read_told(told: Mapping[str, Any]) -> ServiceConfig:
+    """As far as it was told; the rest is the defaults."""
+    return ServiceConfig.model_validate(told)
 
 
 def _tree(config: ServiceConfig) -> dict[str, Any]:

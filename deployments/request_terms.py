@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import uuid
 from dataclasses import dataclass
 
 from chairlift.cluster.errors import InvalidRequest
@@ -20,11 +21,13 @@ __all__ = [
     "read_deadline",
     "read_key",
     "read_priority",
+    "read_request_id",
     "read_timeout",
     "salt_for",
 ]
 
 TIMEOUT_HEADER = "X-Request-Timeout"
+MAX_REQUEST_ID = 128
 
 _DECIMAL = re.compile(r"\d+(\.\d*)?|\.\d+", re.ASCII)
 
@@ -49,6 +52,13 @@ def read_key(header: str | None) -> str | None:
     """The API key in an Authorization header; None where there is none."""
     scheme, _, key = (header or "").partition(" ")
     return (key.strip() or None) if scheme.lower() == "bearer" else None
+
+
+def read_request_id(header: str) -> str:
+    """What the client calls its request, if that can be told to others; else a name is drawn."""
+    if 0 < len(header) <= MAX_REQUEST_ID and header.isascii() and header.isprintable():
+        return header
+    return uuid.uuid4().hex
 
 
 def read_timeout(header: str | None) -> float | None:

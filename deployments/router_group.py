@@ -1,16 +1,18 @@
-"""The Serve deployment of routers: each replica holds a Router and its own HTTP listener.
+"""The Serve deployment of routers: each replica holds a Router and its own listeners.
 
 Owns the wiring of one router process, and the order in which it leaves; admission, placement and
-following are in ``router/``, the API in ``deployments/http.py``.
+following are in ``router/``, the APIs behind ``deployments/doors.py``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import sys
 import time
 from dataclasses import replace
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from ray import serve
 from ray.serve.handle import DeploymentHandle
@@ -26,14 +28,18 @@ from chairlift.cluster.protocol import Controls
 from chairlift.cluster.signals import SignalSettings
 from chairlift.cluster.tracing import start_tracing
 from chairlift.deployments import hub
+from chairlift.deployments.data_plane import DataPlane
+from chairlift.deployments.doors import Doors
 from chairlift.deployments.guard_door import GuardDoor
 from chairlift.deployments.guard_keeper import GuardSettings
 from chairlift.deployments.http import HttpApp
-from chairlift.deployments.http_server import HttpServer
 from chairlift.deployments.hub import HubSettings
 from chairlift.deployments.hub_link import HubLink
 from chairlift.deployments.membership import process_membership
+from chairlift.deployments.operators import Operators
 from chairlift.deployments.otlp_metrics import otlp_metrics
+from chairlift.deployments.reload import read_told
+from chairlift.deployments.tls import Tls
 from chairlift.router.chat_template import ChatTemplate
 from chairlift.router.ledgers import Ledgers
 from chairlift.router.router import Router
@@ -54,8 +60,13 @@ class RouterGroup:
 
     # Ray awaits an async __init__; type checkers do not know of such a thing.
     async def __init__(  # type: ignore[misc]
-        self, config: ServiceConfig, workers: DeploymentHandle, policy: GuardPolicy
+        self,
+        config: ServiceConfig,
+        workers: DeploymentHandle,
+        policy: GuardPolicy,
+        plane: DataPlane,
     ) -> None:
+        _log_at_once()
         path = resolve_model(config.model.path)
         spec = await asyncio.to_thread(read_spec, path)
         tokenizer = await asyncio.to_thread(Tokenizer.load, path)
@@ -66,6 +77,7 @@ class RouterGroup:
             tokenizer, config.router, model_name=model_name, telemetry=config.telemetry
         )
         self._router.tracer = start_tracing(config.tracing, self._router.id)
+        self._router.token = plane.token
         settings = _hub_settings(config, policy, spec)
         connect = partial(hub.connect, settings)
         self._link = HubLink(self._router.share, self._router.reporter, self._router, connect)
@@ -73,6 +85,8 @@ class RouterGroup:
             # Workers may still obey what a Guard has said that was there before.
             version = int(time.time())
             self._router.obey(GuardState(version, controls=replace(_base(config), version=version)))
+        self._tenants = config.who_is_served()
+        self._operators = Operators(config.who_may_operate())
         app = HttpApp(
             self._router,
             tokenizer,
@@ -81,15 +95,17 @@ class RouterGroup:
             context_length=spec.context_length,
             config=config.http,
             max_choices=config.router.max_choices,
-            tenants=config.who_is_served(),
+            tenants=self._tenants,
+            tool_format=config.model.tool_format,
             figures=self._link.figures,
-            guard=GuardDoor(self._link if settings.guard else None, config.guard.operators),
-            ledgers=Ledgers(lambda: process_membership().members),
+            guard=GuardDoor(self._link if settings.guard else None, self._operators),
+            ledgers=Ledgers(lambda: process_membership().members, plane.token),
         )
         # options() makes the handle subscribe to membership; no request goes through it.
         self._workers = workers.options(method_name="check_health")
         process_membership().listen(self._router.update_members)
-        self._server = HttpServer(app, config.http.host, config.http.port)
+        tls = None if config.http.tls is None else Tls(config.http.tls)
+        self._server = Doors(app, config.http, config.grpc, tls)
         await self._server.start()
         families = self._router.metrics.families
         self._metrics = otlp_metrics(config.tracing, self._router.id, families)
@@ -99,9 +115,13 @@ class RouterGroup:
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Called by Serve at the start, and when ``user_config`` has changed.
 
-        A router that is alone and has nothing to report needs no Hub.
+        Keys hold for what is asked from now on. A router that is alone and has nothing to report
+        needs no Hub.
         """
-        needed = user_config["routers"] > 1 or self._router.reporter.enabled
+        config = read_told(user_config)
+        self._tenants.become(config.who_is_served())
+        self._operators.become(config.who_may_operate())
+        needed = config.router.replicas > 1 or self._router.reporter.enabled
         if needed and self._talk is None:
             self._talk = asyncio.create_task(self._keep_in_touch(), name="talk with the Hub")
         elif not needed and self._talk is not None:
@@ -115,10 +135,16 @@ class RouterGroup:
             if any(view.ready for view in self._router.replicas()):
                 await self._link.run()
 
+    async def look(self, at: Literal["health", "guard"]) -> dict[str, Any] | None:
+        """What its port tells of itself, for whoever has Ray rather than a way to the port."""
+        if at == "guard":
+            return await self._link.guard()
+        return {"replicas": [{"live": view.ready} for view in self._router.replicas()]}
+
     def check_health(self) -> None:
-        """Raises when the listener has ended."""
+        """Raises when a listener has ended."""
         if not self._server.alive:
-            raise RuntimeError("the HTTP listener has ended")
+            raise RuntimeError("a listener has ended")
 
     async def __del__(self) -> None:
         """Called by Serve on a graceful stop."""
@@ -139,6 +165,15 @@ class RouterGroup:
             await self._metrics.stop()
         if self._router.tracer is not None:
             await asyncio.to_thread(self._router.tracer.close)
+
+
+def _log_at_once() -> None:
+    """Serve holds back what its replicas say until it is much; what ours say is for people, now."""
+    logger = logging.getLogger("chairlift")
+    handler = logging.StreamHandler(sys.__stderr__)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logger.addHandler(handler)
+    logger.propagate = False
 
 
 def _hub_settings(config: ServiceConfig, policy: GuardPolicy, spec: ModelSpec) -> HubSettings:

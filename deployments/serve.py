@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import http.client
 import itertools
 import json
 import re
@@ -17,10 +16,9 @@ import signal
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Callable
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -29,21 +27,27 @@ from chairlift.cluster.config import ServiceConfig, load_config
 from chairlift.cluster.errors import StartupError
 from chairlift.cluster.guard_state import Mode
 from chairlift.cluster.protocol import Batching
+from chairlift.deployments.data_plane import DataPlane
 from chairlift.deployments.follow_guard import Follower, LastGood, Wish
 from chairlift.deployments.local_cluster import LocalCluster, replica_progress
 from chairlift.deployments.preflight import Checked, preflight, preflight_reload
 from chairlift.deployments.reload import changes
+from chairlift.deployments.self_look import OwnRouters, own_url, reachable
 
 if TYPE_CHECKING:
     from ray.serve.schema import ApplicationStatusOverview
 
 __all__ = ["FLAG_PATHS", "add_arguments", "run"]
 
+Deploy: TypeAlias = Callable[[Checked, Callable[[str, float], None]], None]
+"""Told what to run, and where to report how far it has come."""
+
 FLAG_PATHS = {
     "model": "model.path",
     "model_name": "model.name",
     "host": "http.host",
     "port": "http.port",
+    "grpc_port": "grpc.port",
     "replicas": "workers.replicas",
     "tensor_parallel": "workers.tensor_parallel",
     "routers": "router.replicas",
@@ -58,8 +62,8 @@ FLAG_PATHS = {
 
 POLL_S = 0.25
 START_POLL_S = 0.1
-LOOK_S, LOOK_TIMEOUT_S = 1.0, 0.5
-"""Between two looks at the Guard, and for its answer."""
+LOOK_S = 1.0
+"""Between two looks at the Guard."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,6 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model-name", help="the name that clients use")
     parser.add_argument("--host", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", type=int, help="port to listen on (8000)")
+    parser.add_argument("--grpc-port", help="port of gRPC (1000 above the other)")
     parser.add_argument("--replicas", type=int, help="copies of the model (1)")
     parser.add_argument("--tensor-parallel", type=int, help="workers that share one copy (1)")
     parser.add_argument("--routers", type=int, help="routers that share the port (1)")
@@ -91,27 +96,34 @@ def run(arguments: argparse.Namespace) -> int:
     load = functools.partial(load_config, arguments.config, overrides)
     console = Console()
     checked = preflight(load())
+    own = OwnRouters()
     signals = _Signals(reloads=arguments.config is not None)
     with contextlib.ExitStack() as stack:
         with _Progress(console) as progress:
             progress("starting Ray", 0.0)
             cluster = stack.enter_context(LocalCluster(checked.config))
             signals.listen()
+            deploy = functools.partial(_deploy, cluster.plane, own, signals)
             try:
-                _deploy(checked, progress, signals)
+                deploy(checked, progress)
             except StartupError as error:
                 raise StartupError(f"{error} (logs: {cluster.folder})") from None
         if not signals.stopped:
             _print_ready(console, checked)
             console.print(progress.report(), markup=False, highlight=False, soft_wrap=True)
-        _until_stopped(console, load, checked, signals)
+        _until_stopped(console, load, checked, own, signals, deploy)
         console.print("stopping …")
     console.print("stopped")
     return 0
 
 
 def _until_stopped(
-    console: Console, load: Callable[[], ServiceConfig], running: Checked, signals: _Signals
+    console: Console,
+    load: Callable[[], ServiceConfig],
+    running: Checked,
+    own: OwnRouters,
+    signals: _Signals,
+    deploy: Deploy,
 ) -> None:
     """Apply changes until a signal or the Guard stops the service."""
     say = functools.partial(console.print, markup=False, highlight=False, soft_wrap=True)
@@ -119,16 +131,16 @@ def _until_stopped(
     while not signals.wait(POLL_S):
         before = running
         if signals.take_reload():
-            running = _reload(say, load, running, signals)
+            running = _reload(say, load, running, deploy)
         if (now := time.monotonic()) >= look_at and running.config.guard_mode is not Mode.OFF:
             look_at = now + LOOK_S
-            wish = follower.look(_guard_view(running.config), now)
+            wish = follower.look(own.guard_view(running.config), now)
             last_good.seen(follower.rung, now)
             if wish is Wish.STOP:
                 say("the Guard stops the service")
                 return
             if wish is Wish.ROLL_BACK:
-                running = _roll_back(say, last_good, running, signals)
+                running = _roll_back(say, last_good, running, deploy)
         if running != before:
             last_good.applied(running)
 
@@ -137,7 +149,7 @@ def _reload(
     say: Callable[[str], None],
     load: Callable[[], ServiceConfig],
     running: Checked,
-    signals: _Signals,
+    deploy: Deploy,
 ) -> Checked:
     """Apply the configuration as it now is; returns what then runs."""
     try:
@@ -145,11 +157,11 @@ def _reload(
     except StartupError as error:
         say(f"configuration refused, the old one stays: {error}")
         return running
-    return _apply(say, checked, running, signals)
+    return _apply(say, checked, running, deploy)
 
 
 def _roll_back(
-    say: Callable[[str], None], last_good: LastGood[Checked], running: Checked, signals: _Signals
+    say: Callable[[str], None], last_good: LastGood[Checked], running: Checked, deploy: Deploy
 ) -> Checked:
     """Apply the last configuration that did well; returns what then runs."""
     good = last_good.take()
@@ -157,11 +169,11 @@ def _roll_back(
         say("the Guard rolls back, but no earlier configuration did well; this one stays")
         return running
     say("the Guard rolls back to the last configuration that did well")
-    return _apply(say, good, running, signals)
+    return _apply(say, good, running, deploy)
 
 
 def _apply(
-    say: Callable[[str], None], checked: Checked, running: Checked, signals: _Signals
+    say: Callable[[str], None], checked: Checked, running: Checked, deploy: Deploy
 ) -> Checked:
     """Replace what runs, or stay with it if that fails; returns what then runs."""
     lines = changes(running.config, checked.config)
@@ -171,17 +183,23 @@ def _apply(
         say(f"configuration: {line}")
     try:
         if lines:
-            _deploy(checked, lambda stage, fraction: None, signals)
+            deploy(checked, lambda stage, fraction: None)
     except StartupError as error:
         say(f"configuration not applied, back to the old one: {error}")
         with contextlib.suppress(StartupError):  # what runs of the old one goes on in any case
-            _deploy(running, lambda stage, fraction: None, signals)
+            deploy(running, lambda stage, fraction: None)
         return running
     say("configuration applied" if lines else "configuration applied: nothing has changed")
     return checked
 
 
-def _deploy(checked: Checked, report: Callable[[str, float], None], signals: _Signals) -> None:
+def _deploy(
+    plane: DataPlane,
+    own: OwnRouters,
+    signals: _Signals,
+    checked: Checked,
+    report: Callable[[str, float], None],
+) -> None:
     """Deploy the application and wait until all of it serves, or until a signal."""
     from ray import serve
 
@@ -189,7 +207,7 @@ def _deploy(checked: Checked, report: Callable[[str, float], None], signals: _Si
 
     report("starting the router and the workers", 0.0)
     config = checked.config
-    application = build_application(config, checked.policy)
+    application = build_application(config, checked.policy, plane)
     serve.run_many(
         [serve.RunTarget(application, name=APPLICATION, route_prefix=None)],
         wait_for_applications_running=False,
@@ -199,7 +217,7 @@ def _deploy(checked: Checked, report: Callable[[str, float], None], signals: _Si
         status = serve.status().applications[APPLICATION]
         if status.status == "DEPLOY_FAILED":
             raise StartupError(_failure(status))
-        if status.status == "RUNNING" and _ready_replicas(config) >= config.workers.replicas:
+        if status.status == "RUNNING" and own.ready_replicas(config) >= config.workers.replicas:
             return
         if time.monotonic() > deadline:
             raise StartupError(
@@ -222,37 +240,8 @@ def _failure(status: ApplicationStatusOverview) -> str:
     return "a part did not start: " + " ".join(" ".join(messages).split())[:500]
 
 
-def _ready_replicas(config: ServiceConfig) -> int:
-    """Live replicas as the router sees them; 0 while it does not answer."""
-    health = _get(f"{_url(config)}/health", 2.0)
-    return sum(replica["live"] for replica in health["replicas"]) if health else 0
-
-
-def _guard_view(config: ServiceConfig) -> dict[str, Any] | None:
-    """How the Guard stands; None where nobody can tell."""
-    return _get(f"{_url(config)}/guard", LOOK_TIMEOUT_S)
-
-
-def _get(url: str, timeout_s: float) -> dict[str, Any] | None:
-    """The JSON object there; None where it is not to be had."""
-    try:
-        with urllib.request.urlopen(url, timeout=timeout_s) as answer:
-            found: dict[str, Any] = json.load(answer)
-            return found
-    except (OSError, ValueError, http.client.HTTPException):
-        return None
-
-
-def _url(config: ServiceConfig) -> str:
-    """The address to use from this machine."""
-    host = config.http.host
-    if host in ("0.0.0.0", "::"):
-        host = "127.0.0.1"
-    return f"http://{f'[{host}]' if ':' in host else host}:{config.http.port}"
-
-
 def _print_ready(console: Console, checked: Checked) -> None:
-    url, model = _url(checked.config), checked.config.model.name or checked.spec.name
+    url, model = own_url(checked.config), checked.config.model.name or checked.spec.name
     body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hello!"}]})
     python = (
         f"import openai; print(openai.OpenAI(base_url='{url}/v1', api_key='-')"
@@ -266,6 +255,10 @@ def _print_ready(console: Console, checked: Checked) -> None:
         f"chairlift chat --url {url}",
     ):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
+    if checked.config.grpc.enabled:
+        address = reachable(*checked.config.grpc.address(checked.config.http))
+        plain = "" if checked.config.http.tls is not None else "-plaintext "
+        console.print(f"grpcurl {plain}{address} list", markup=False, highlight=False)
     console.print(f"\nLinear layers are computed in {checked.weights.math}. Ctrl-C stops it.\n")
     if about := _about_guard(checked.config):
         console.print(f"{about}\n", soft_wrap=True, markup=False, highlight=False)

@@ -9,10 +9,13 @@ and what changes, so a piece of text costs one JSON string and a concatenation:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import orjson
 
 from chairlift.cluster.errors import RequestError
 from chairlift.deployments.openai_response import Api, ResponseHead, Usage, error_body
+from chairlift.deployments.tool_reader import CallDelta
 
 __all__ = ["DONE", "ChunkEncoder", "error_event"]
 
@@ -56,6 +59,11 @@ class ChunkEncoder:
             return self._prefixes[choice] + orjson.dumps(text) + self._suffix
         rest = b'%s,"logprobs":%s,"finish_reason":null}]' % (self._brace, logprobs)
         return self._prefixes[choice] + orjson.dumps(text) + rest + self._tail
+
+    def calls(self, choice: int, calls: Sequence[CallDelta]) -> bytes:
+        """News of a choice's calls."""
+        delta = orjson.dumps([call.as_json() for call in calls])
+        return self._choices[choice] + b',"delta":{"tool_calls":' + delta + self._suffix
 
     def finish(self, choice: int, reason: str, logprobs: bytes | None = None) -> bytes:
         """A choice's last chunk; ``logprobs`` are those of tokens behind the last of the text."""

@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Literal
 import ray
 
 from chairlift.cluster.config import ServiceConfig
+from chairlift.cluster.model_files import resolve_model
+from chairlift.cluster.vocabulary import Vocabulary
+from chairlift.deployments.data_plane import DataPlane
+from chairlift.router.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from chairlift.workers.replica import Progress, Replica
@@ -27,8 +31,11 @@ def worker_name(replica_id: str, rank: int = 0) -> str:
 class Worker:
     """One rank, made an actor by ``deployments.worker_group``."""
 
-    def __init__(self, config: ServiceConfig, replica_id: str, rank: int = 0) -> None:
+    def __init__(
+        self, config: ServiceConfig, plane: DataPlane, replica_id: str, rank: int = 0
+    ) -> None:
         self._config = config
+        self._plane = plane
         self._replica_id = replica_id
         self._rank = rank
         self._progress: Progress | None = None
@@ -50,7 +57,7 @@ class Worker:
             RankFault: another rank did not come or did not stay.
         """
         replica = await asyncio.to_thread(self._build, transport, address)
-        endpoint = await replica.start(ray.util.get_node_ip_address())
+        endpoint = await replica.start(self._host(), self._plane.token)
         self._replica = replica
         return endpoint
 
@@ -87,7 +94,10 @@ class Worker:
     def _meeting_place(self, transport: Literal["shared", "gloo", "nccl"]) -> str:
         from chairlift.workers.tensor_parallel import new_address
 
-        return new_address(transport, ray.util.get_node_ip_address())
+        return new_address(transport, self._host())
+
+    def _host(self) -> str:
+        return self._plane.host or str(ray.util.get_node_ip_address())
 
     def _build(self, transport: Literal["shared", "gloo", "nccl"], address: str | None) -> Replica:
         from chairlift.workers.replica import Replica
@@ -100,9 +110,14 @@ class Worker:
             rendezvous = Rendezvous(
                 self._rank, workers.tensor_parallel, transport, address, workers.start_timeout_s
             )
-        replica = Replica(self._config, self._replica_id, self._note, rendezvous)
+        replica = Replica(
+            self._config, self._replica_id, self._note, rendezvous, self._read_vocabulary
+        )
         replica.build()
         return replica
+
+    def _read_vocabulary(self) -> Vocabulary:
+        return Tokenizer.load(resolve_model(self._config.model.path)).vocabulary()
 
     def _note(self, progress: Progress) -> None:
         self._progress = progress

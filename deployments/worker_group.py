@@ -11,6 +11,7 @@ import ray
 from ray import serve
 
 from chairlift.cluster.config import ServiceConfig
+from chairlift.deployments.data_plane import DataPlane
 from chairlift.deployments.rank_actors import RankActors
 
 __all__ = ["WorkerGroup"]
@@ -20,9 +21,12 @@ class WorkerGroup:
     """One copy of the model."""
 
     # Ray awaits an async __init__; type checkers do not know of such a thing.
-    async def __init__(self, config: ServiceConfig) -> None:  # type: ignore[misc]
+    async def __init__(  # type: ignore[misc]
+        self, config: ServiceConfig, plane: DataPlane
+    ) -> None:
         replica_id = serve.get_replica_context().replica_id.unique_id
-        self._ranks = RankActors.start(config, replica_id, ray.util.get_current_placement_group())
+        group = ray.util.get_current_placement_group()
+        self._ranks = RankActors.start(config, plane, replica_id, group)
         self._endpoint = await self._ranks.load()
 
     def record_replica_metadata(self) -> dict[str, str]:

@@ -39,6 +39,8 @@ START_DEADLINE_S = 180.0
 STOP_DEADLINE_S = 60.0
 PORTS = (15_000, 30_000)
 """Below those that systems give to outgoing connections."""
+GRPC_ABOVE = 1000
+"""Between the two ports of a service, by default."""
 
 
 def wait_until(condition: Callable[[], bool], deadline_s: float, what: str) -> None:
@@ -51,11 +53,15 @@ def wait_until(condition: Callable[[], bool], deadline_s: float, what: str) -> N
 
 
 def free_port() -> int:
-    """A port that nothing listens on, and that no outgoing connection will be given meanwhile."""
+    """A port that nothing listens on, nor on the one of gRPC beside it.
+
+    No outgoing connection will be given either meanwhile.
+    """
     while True:
         port = random.randrange(*PORTS)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
+        with socket.socket() as http, socket.socket() as grpc, contextlib.suppress(OSError):
+            http.bind(("127.0.0.1", port))
+            grpc.bind(("127.0.0.1", port + GRPC_ABOVE))
             return port
 
 
@@ -71,17 +77,22 @@ class Service:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def grpc_address(self) -> str:
+        """Where gRPC listens by default."""
+        return f"127.0.0.1:{self.port + GRPC_ABOVE}"
+
     def live_replicas(self) -> int:
         """Replicas that /health calls live; 0 while it does not answer 200."""
         try:
-            with urllib.request.urlopen(f"{self.url}/health", timeout=2.0) as answer:
+            with urllib.request.urlopen(f"{self.url}/health", timeout=2.0) as answer:  # nosec B310
                 return sum(replica["live"] for replica in json.load(answer)["replicas"])
         except OSError:
             return 0
 
     def total(self, name: str) -> float:
         """The sum of a metric's samples over all labels; LookupError when there are none."""
-        with urllib.request.urlopen(f"{self.url}/metrics", timeout=5.0) as answer:
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=5.0) as answer:  # nosec B310
             return MetricsPage(answer.read().decode()).total(name)
 
     def descendants(self) -> list[psutil.Process]:

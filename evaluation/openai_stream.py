@@ -6,6 +6,7 @@ Owns what load generator and terminal chat share of that protocol; knows nothing
 from __future__ import annotations
 
 import os
+import ssl
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -71,6 +72,10 @@ def one_line(error: Exception) -> str:
     """What went wrong, without line breaks."""
     if isinstance(error, aiohttp.ClientConnectorError):
         error = error.os_error
+    elif isinstance(error, aiohttp.ClientConnectorCertificateError):
+        error = error.certificate_error
+    if isinstance(error, ssl.SSLError):  # whose errno is none of the system's
+        return " ".join(str(getattr(error, "verify_message", error.reason) or error).split())
     reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else ""
     return " ".join((reason or str(error) or type(error).__name__).split())
 

@@ -10,8 +10,8 @@ before the masks, which makes no difference: nothing brings a masked token back.
    each occurrence, and once.
 4. What is not a number now is the least finite float32, and infinities are the largest and the
    least.
-5. Tokens that are not allowed, and forbidden ones, get −∞. When none would remain, the forbidden
-   ones are not forbidden.
+5. Tokens that are not allowed or masked, and forbidden ones, get −∞. When none would remain, the
+   forbidden ones are not forbidden.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class Adjustment:
         repetition: 1 is off.
         frequency, presence: 0 is off.
         allowed: if any, all others are masked.
+        mask: if any, a bit for each token, the lowest first; all that have 0 are masked.
         forbidden: are masked.
     """
 
@@ -52,6 +53,7 @@ class Adjustment:
     frequency: float = 0.0
     presence: float = 0.0
     allowed: NDArray[np.int64] = field(default_factory=_none)
+    mask: NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))
     forbidden: NDArray[np.int64] = field(default_factory=_none)
 
 
@@ -84,6 +86,9 @@ def adjust(row: NDArray[np.float32], by: Adjustment) -> None:
         kept = row[by.allowed]
         row.fill(-np.inf)
         row[by.allowed] = kept
+    if by.mask.size:
+        bits = np.unpackbits(by.mask, count=len(row), bitorder="little")
+        row[bits == 0] = -np.inf
     if by.forbidden.size:
         kept = row[by.forbidden]
         row[by.forbidden] = -np.inf

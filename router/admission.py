@@ -167,10 +167,8 @@ class Admission:
         self, tenant: Tenant, prompt_tokens: int, retry_after_s: float, now: float
     ) -> None:
         account = self._account(tenant.name)
-        if account.prompt is None and tenant.prompt_tokens_per_minute is not None:
-            account.prompt = TokenBucket(tenant.prompt_tokens_per_minute)
-        if account.output is None and tenant.output_tokens_per_minute is not None:
-            account.output = TokenBucket(tenant.output_tokens_per_minute)
+        account.prompt = _bucket(account.prompt, tenant.prompt_tokens_per_minute)
+        account.output = _bucket(account.output, tenant.output_tokens_per_minute)
         num_open = account.open_here + account.open_elsewhere
         if tenant.max_requests is not None and num_open >= tenant.max_requests:
             raise RateLimited(
@@ -216,6 +214,17 @@ class Admission:
         if account is None:
             account = self._accounts[tenant] = _Account()
         return account
+
+
+def _bucket(bucket: TokenBucket | None, per_minute: float | None) -> TokenBucket | None:
+    """The one of this rate: a new one, which is full, where the limit has changed."""
+    if per_minute is None:
+        return None
+    return (
+        bucket
+        if bucket is not None and bucket.per_minute == per_minute
+        else TokenBucket(per_minute)
+    )
 
 
 def _check_rate(tenant: Tenant, what: str, per_minute: float | None, wait_s: float) -> None:

@@ -1,8 +1,8 @@
 """A model's chat template: messages in, prompt text out.
 
 Owns finding, compiling and running the Jinja template that comes with a model. The template is
-somebody else's program, so it runs in a sandbox and cannot change what it is given. It knows
-nothing of token ids.
+somebody else's program, so it runs in a sandbox (``router.template_sandbox``) and cannot change
+what it is given. It knows nothing of token ids.
 """
 
 from __future__ import annotations
@@ -17,19 +17,23 @@ import jinja2
 from jinja2.ext import Extension
 from jinja2.nodes import Node
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from chairlift.cluster.errors import InvalidRequest, ModelError
 from chairlift.cluster.gguf_file import GgufFile
+from chairlift.router.template_sandbox import BoundedEnvironment
 from chairlift.router.tokenizer import Tokenizer, read_json
 
 __all__ = ["ChatTemplate"]
 
 
 class ChatTemplate:
-    """One compiled template; stateless, so threads may share it."""
+    """One compiled template; stateless, so threads may share it.
 
-    __slots__ = ("_template", "_tokens")
+    Attributes:
+        source: as the model has it.
+    """
+
+    __slots__ = ("_environment", "_knows_developer", "_template", "_tokens", "source")
 
     def __init__(
         self,
@@ -50,12 +54,8 @@ class ChatTemplate:
         Raises:
             ModelError: the template is not valid Jinja.
         """
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True,
-            lstrip_blocks=True,
-            extensions=["jinja2.ext.loopcontrols", _Generation],
-        )
-        environment.filters["tojson"] = _to_json
+        environment = BoundedEnvironment(["jinja2.ext.loopcontrols", _Generation])
+        environment.add_filter("tojson", _to_json)
         environment.globals["raise_exception"] = _raise
         environment.globals["strftime_now"] = lambda form: now().strftime(form)
         try:
@@ -64,6 +64,9 @@ class ChatTemplate:
             raise ModelError(
                 f"the model's chat template is wrong in line {error.lineno}: {error.message}"
             ) from None
+        self._environment = environment
+        self._knows_developer = "developer" in source
+        self.source = source
         self._tokens = {"bos_token": bos_token or "", "eos_token": eos_token or ""}
 
     @classmethod
@@ -79,30 +82,45 @@ class ChatTemplate:
         return cls(source, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)
 
     def render(
-        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> str:
         """The prompt, with the special tokens written out.
 
         Args:
-            messages: with ``role`` and ``content``, as the model wants them.
+            messages: as OpenAI has them, but the arguments of tool calls are objects. A developer's
+                is the system's to templates older than that role.
             add_generation_prompt: end with the begin of the assistant's answer.
+            tools: what the model may call.
 
         Raises:
-            InvalidRequest: the template refuses these messages or cannot handle them.
+            InvalidRequest: the template refuses these messages, cannot handle them, or goes beyond
+                the sandbox's bounds.
         """
         try:
-            return self._template.render(
-                messages=messages,
-                add_generation_prompt=add_generation_prompt,
-                tools=None,
-                documents=None,
-                **self._tokens,
+            return self._environment.rendered(
+                self._template,
+                {
+                    "messages": [self._known(message) for message in messages],
+                    "add_generation_prompt": add_generation_prompt,
+                    "tools": tools,
+                    "documents": None,
+                    **self._tokens,
+                },
             )
         except Exception as error:  # whatever a foreign program may raise
             raise InvalidRequest(
                 f"the model's chat template does not take these messages: {error}",
                 param="messages",
             ) from error
+
+    def _known(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        if message["role"] == "developer" and not self._knows_developer:
+            return {**message, "role": "system"}
+        return message
 
 
 class _Generation(Extension):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 import grpc.aio
 
+from chairlift.cluster.cluster_token import ClusterToken
 from chairlift.cluster.errors import NotFound, Overloaded, RequestError, Unavailable
 from chairlift.cluster.proto import worker_pb2 as pb
 from chairlift.cluster.proto import worker_pb2_grpc as pb_grpc
@@ -23,10 +24,18 @@ GRPC_OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
 
 
 class Ledgers:
-    """The ledgers of all members: replica id → endpoint."""
+    """The ledgers of all members.
 
-    def __init__(self, members: Callable[[], Mapping[str, str]]) -> None:
+    Args:
+        members: replica id → endpoint.
+        token: the cluster's; None where replicas ask for none.
+    """
+
+    def __init__(
+        self, members: Callable[[], Mapping[str, str]], token: ClusterToken | None = None
+    ) -> None:
         self._members = members
+        self._metadata = None if token is None else token.metadata()
 
     async def fetch(self, replica_id: str, steps: int = 0) -> bytes:
         """A ledger file of what the replica has in memory.
@@ -49,7 +58,8 @@ class Ledgers:
                 asyncio.timeout(TIMEOUT_S),
                 grpc.aio.insecure_channel(endpoint, options=GRPC_OPTIONS) as channel,
             ):
-                async for part in pb_grpc.LedgersStub(channel).Read(request):
+                stub = pb_grpc.LedgersStub(channel)
+                async for part in stub.Read(request, metadata=self._metadata):
                     parts.append(part.data)
         except grpc.aio.AioRpcError as error:
             raise _told(replica_id, error) from None

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 import grpc.aio
 
 from chairlift.cluster import wire
+from chairlift.cluster.cluster_token import ClusterToken
 from chairlift.cluster.proto import worker_pb2 as pb
 from chairlift.cluster.proto import worker_pb2_grpc as pb_grpc
 from chairlift.cluster.protocol import PROTOCOL_VERSION, ReplicaInfo, Submission
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     # At run time grpc's class takes no parameters.
     _Call: TypeAlias = grpc.aio.StreamStreamCall[pb.ToWorker, pb.FromWorker]
 
-__all__ = ["ReplicaStream", "StreamState", "StreamTiming"]
+__all__ = ["ReplicaStream", "StreamState", "StreamTiming", "Visitor"]
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +81,19 @@ class StreamTiming:
     stuck_after_s: float = 20.0
 
 
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """As whom a router comes to its replicas.
+
+    Attributes:
+        router_id: its name.
+        token: the cluster's; None where replicas ask for none.
+    """
+
+    router_id: str
+    token: ClusterToken | None = None
+
+
 class ReplicaStream:
     """The stream to the replica at ``endpoint``; belongs to one event loop.
 
@@ -98,7 +112,7 @@ class ReplicaStream:
         replica_id: str,
         endpoint: str,
         *,
-        router_id: str,
+        visitor: Visitor,
         clock: Callable[[], float],
         timing: StreamTiming,
         on_news: Callable[[], None],
@@ -111,7 +125,7 @@ class ReplicaStream:
         self.dispatch = Dispatch(clock)
         self.era = 0
         self.failed_attempts = 0
-        self._router_id = router_id
+        self._visitor = visitor
         self._clock = clock
         self._timing = timing
         self._on_news = on_news
@@ -237,8 +251,10 @@ class ReplicaStream:
 
     async def _talk(self) -> None:
         async with grpc.aio.insecure_channel(self.endpoint, options=GRPC_OPTIONS) as channel:
-            call: _Call = pb_grpc.WorkerStub(channel).Stream()
-            hello = pb.Hello(router_id=self._router_id, protocol_version=PROTOCOL_VERSION)
+            visitor = self._visitor
+            metadata = None if visitor.token is None else visitor.token.metadata()
+            call: _Call = pb_grpc.WorkerStub(channel).Stream(metadata=metadata)
+            hello = pb.Hello(router_id=visitor.router_id, protocol_version=PROTOCOL_VERSION)
             async with asyncio.timeout(self._timing.connect_s):
                 await call.write(pb.ToWorker(hello=hello))
                 message = await _read(call)

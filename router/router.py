@@ -14,9 +14,9 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import NoReturn
 
+from chairlift.cluster.cluster_token import ClusterToken
 from chairlift.cluster.config import RouterConfig, TelemetryConfig
 from chairlift.cluster.errors import (
     DeadlineExceeded,
@@ -42,7 +42,7 @@ from chairlift.router.metrics import RouterMetrics
 from chairlift.router.placement import Placement, ReplicaView
 from chairlift.router.pump import Pump, PumpParts
 from chairlift.router.recorder import Recorder, Reporter
-from chairlift.router.replica_stream import ReplicaStream, StreamTiming
+from chairlift.router.replica_stream import ReplicaStream, StreamTiming, Visitor
 from chairlift.router.retry_budget import RetryBudget
 from chairlift.router.shared_use import SharedUse
 from chairlift.router.tenant_metrics import TenantMetrics
@@ -70,6 +70,7 @@ class Router:
         share: what is told to other routers, and learnt from them.
         reporter: makes what is told to the Hub.
         tracer: of this process; None, as at the start, where nothing is traced.
+        token: the cluster's; None, as at the start, where replicas ask for none.
     """
 
     def __init__(
@@ -94,12 +95,13 @@ class Router:
         """
         self.id = uuid.uuid4().hex
         self.tracer: Tracer | None = None
+        self.token: ClusterToken | None = None
         self._model_name = model_name
         self._settings = settings
         self._clock = clock
         self._gate = Gate()
         timing = timing or _stream_timing(settings)
-        self._members = Members(_connector(self.id, clock, timing, lambda: self._pump.soon()))
+        self._members = Members(_connector(self, clock, timing, lambda: self._pump.soon()))
         self._open: dict[Flight, bool] = {}
         self._none_open = asyncio.Event()
         self._none_open.set()
@@ -310,13 +312,20 @@ class Router:
 
 
 def _connector(
-    router_id: str,
+    router: Router,
     clock: Callable[[], float],
     timing: StreamTiming,
     on_news: Callable[[], None],
 ) -> Callable[[str, str], ReplicaStream]:
     """Makes streams, each to a replica at an endpoint."""
-    return partial(ReplicaStream, router_id=router_id, clock=clock, timing=timing, on_news=on_news)
+
+    def connect(replica_id: str, endpoint: str) -> ReplicaStream:
+        visitor = Visitor(router.id, router.token)
+        return ReplicaStream(
+            replica_id, endpoint, visitor=visitor, clock=clock, timing=timing, on_news=on_news
+        )
+
+    return connect
 
 
 def _limits(settings: RouterConfig) -> AdmissionLimits:

@@ -14,12 +14,13 @@ class TokenBucket:
 
     Attributes:
         level: what was left when it was last looked at.
+        per_minute: what comes in a minute, and what it holds at most.
     """
 
     def __init__(self, per_minute: float) -> None:
         """``per_minute`` > 0."""
         self.level = per_minute
-        self._capacity = per_minute
+        self.per_minute = per_minute
         self._at: float | None = None
 
     def take(self, tokens: float, now: float) -> None:
@@ -34,13 +35,13 @@ class TokenBucket:
     def wait_s(self, now: float, tokens: float = 0.0) -> float:
         """Seconds until ``allows``, if nothing is taken meanwhile."""
         self._fill(now)
-        if self.level > 0 and self.level >= min(tokens, self._capacity):
+        if self.level > 0 and self.level >= min(tokens, self.per_minute):
             return 0.0
-        needed = min(max(tokens, 1.0), self._capacity)
-        return (needed - self.level) * 60.0 / self._capacity
+        needed = min(max(tokens, 1.0), self.per_minute)
+        return (needed - self.level) * 60.0 / self.per_minute
 
     def _fill(self, now: float) -> None:
         # A first look has nothing to add; neither has a reading that is older than the last one.
         elapsed = 0.0 if self._at is None else max(0.0, now - self._at)
-        self.level = min(self._capacity, self.level + elapsed * self._capacity / 60.0)
+        self.level = min(self.per_minute, self.level + elapsed * self.per_minute / 60.0)
         self._at = now if self._at is None else max(self._at, now)

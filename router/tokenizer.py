@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import tokenizers
 
 from chairlift.cluster.errors import InvalidRequest, ModelError
 from chairlift.cluster.gguf_file import GgufFile
+from chairlift.cluster.vocabulary import Vocabulary
+from chairlift.router.spelling import Speller
 from chairlift.router.token_text import WholeTexts, read_decoder
 from chairlift.router.tokenizer_gguf import GgufVocabulary, build_tokenizer
 
@@ -121,6 +124,16 @@ class Tokenizer:
         if entry is None:
             return b""
         return entry.encode() if id_ in self._verbatim else self._text.to_bytes(entry)
+
+    def vocabulary(self) -> Vocabulary:
+        """Every token as bytes, and how a text is spelt that stands behind another."""
+        tokens = tuple(self.token_bytes(id_, skip_special=False) for id_ in range(self.vocab_size))
+        encode = partial(self.encode, add_special=False)
+        return Vocabulary(tokens, self._special, Speller(encode, tokens, self._special).spell)
+
+    def entry(self, id_: int) -> str:
+        """How the vocabulary spells one token; empty outside it."""
+        return self._backend.id_to_token(id_) or ""
 
     def is_special(self, id_: int) -> bool:
         """Whether the token is a mark for the model, not text."""

@@ -8,7 +8,7 @@ it can be guessed (``look_ahead``), and a step in which everybody decodes is a s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +23,7 @@ from chairlift.workers.decoder import Decoder
 from chairlift.workers.decoder_weights import DecoderWeights
 from chairlift.workers.device_queue import queue_for
 from chairlift.workers.device_sampling import Launch, sampled
+from chairlift.workers.grammar_masks import Masks, NoMasks
 from chairlift.workers.look_ahead import Guess, LookAhead
 from chairlift.workers.rehearsal import decoding_plan, warm_up_plans
 from chairlift.workers.sampler import is_plain, score_prompts
@@ -86,6 +87,7 @@ class DeviceRunner:
 
     Attributes:
         exact: logits are the same bits whatever shares the batch; see ``kernels.interface``.
+        masks: which tokens sequences with a grammar may have.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class DeviceRunner:
     ) -> None:
         """Take over the weights and allocate the cache; the graphs come with the warm-up."""
         self.exact = kernels.exact
+        self.masks: Masks = NoMasks()
         self._spec = spec
         self._cache = cache
         self._device = kernels.device
@@ -195,10 +198,11 @@ class DeviceRunner:
 
     def _unforeseen(self, plan: StepPlan) -> StepResult:
         """A step of which nothing is under way."""
+        masks = self.masks.begin(plan)
         launch = self._launch(plan)
         guesses = self._look.guess(plan, range(len(plan.slices)))
         following = self._follow(guesses, launch)
-        result = self._completed(plan, launch)
+        result = self._completed(plan, launch, masks())
         if following is not None:
             self._ahead = _Ahead(guesses, following, list(result.tokens))
         return result
@@ -210,9 +214,10 @@ class DeviceRunner:
         """
         new = [index for index, row in enumerate(rows) if row < 0]
         rest = StepPlan(tuple(plan.slices[index] for index in new))
+        masks = self.masks.begin(rest)
         started = self._launch(rest)
         fetched = launch.fetch()
-        result = self._completed(rest, started)
+        result = self._completed(rest, started, masks())
         others = iter(result.tokens)
         tokens = [
             fetched[row] if row >= 0 else next(others)
@@ -227,7 +232,7 @@ class DeviceRunner:
             {new[index]: value for index, value in result.prompt_logprobs.items()},
         )
 
-    def _completed(self, plan: StepPlan, launch: Launch) -> StepResult:
+    def _completed(self, plan: StepPlan, launch: Launch, masks: Mapping[int, bytes]) -> StepResult:
         """Wait for all that the plan asks of its step."""
 
         def logits_of(rows: Ints) -> Tensor:
@@ -235,7 +240,7 @@ class DeviceRunner:
             chosen = torch.from_numpy(rows).to(self._device)
             return self._model.logits(launch.hidden.index_select(0, chosen))
 
-        found = sampled(plan, launch, self._spec.eos_token_ids, self._sampler)
+        found = sampled(plan, launch, self._spec.eos_token_ids, self._sampler, masks)
         scores = score_prompts(plan, logits_of, self._sampler)
         return StepResult(found.tokens, found.logprobs, scores)
 

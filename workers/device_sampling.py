@@ -7,7 +7,7 @@ back, and sampled once more, which takes far longer than the rest of the step wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from chairlift.kernels.logits import Adjustment, adjust
 from chairlift.kernels.sampler import DeviceSampler
-from chairlift.workers.sampler import Sampled, adjustments, score_tokens
+from chairlift.workers.sampler import Sampled, adjustments, score_tokens, without_choice
 from chairlift.workers.sequence import StepPlan
 
 __all__ = ["Launch", "sampled"]
@@ -41,7 +41,11 @@ class Launch:
 
 
 def sampled(
-    plan: StepPlan, launch: Launch, eos_token_ids: Iterable[int], sampler: DeviceSampler
+    plan: StepPlan,
+    launch: Launch,
+    eos_token_ids: Iterable[int],
+    sampler: DeviceSampler,
+    masks: Mapping[int, bytes],
 ) -> Sampled:
     """Wait for the next token of every slice that samples.
 
@@ -50,14 +54,16 @@ def sampled(
         launch: the same; its logits are changed where sequences ask for that.
         eos_token_ids: the model's own end tokens.
         sampler: of the kernels that compute.
+        masks: of sequences with a grammar, by index; see ``grammar_masks``.
     """
     sequences = [piece.sequence for piece in plan.slices if piece.samples]
-    asked = adjustments(sequences, eos_token_ids)
+    asked = adjustments(sequences, eos_token_ids, masks)
     tokens = launch.fetch()
     if asked:
         for index, token in zip(asked, _sample_again(launch, asked, sampler), strict=True):
             tokens[index] = token
-    return Sampled(tuple(tokens), score_tokens(sequences, tokens, launch.logits, sampler))
+    scores = score_tokens(sequences, tokens, launch.logits, sampler)
+    return Sampled(tuple(without_choice(tokens, masks)), scores)
 
 
 def _sample_again(

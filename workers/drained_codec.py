@@ -4,7 +4,8 @@ The layout is the ledger's for what the scheduler is told (``ledger_codec``), an
 each arrival, what only the sampler asks for. Strict: bytes that are too few, too many or make no
 sense are a ValueError.
 
-    flags u8 | the ledger's inputs | per arrival: sampling, bias tokens, biases, allowed tokens
+    flags u8 | the ledger's inputs
+    per arrival: sampling, bias tokens, biases, allowed tokens, grammar
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 from chairlift.cluster.protocol import SamplingParams
 from chairlift.workers.intake import Drained
 from chairlift.workers.ledger_codec import pack_inputs, read_inputs
-from chairlift.workers.ledger_format import Cursor, column
+from chairlift.workers.ledger_format import Cursor, column, text_field
 from chairlift.workers.sequence import Sequence
 
 __all__ = ["pack_drained", "unpack_drained"]
@@ -81,7 +82,8 @@ def _pack_sampling(sampling: SamplingParams) -> list[bytes]:
         len(allowed),
     )
     biases = struct.pack(f"<{len(bias)}d", *(value for _, value in bias))
-    return [numbers, column("I", [token for token, _ in bias]), biases, column("I", allowed)]
+    tokens = column("I", [token for token, _ in bias])
+    return [numbers, tokens, biases, column("I", allowed), text_field(sampling.grammar)]
 
 
 def _with_sampling(sequence: Sequence, cursor: Cursor) -> Sequence:
@@ -100,6 +102,7 @@ def _with_sampling(sequence: Sequence, cursor: Cursor) -> Sequence:
         repetition_penalty=repetition,
         logit_bias=tuple(zip(tokens, values, strict=True)),
         allowed_token_ids=cursor.column("I", num_allowed),
+        grammar=cursor.text(),
         logprobs=_asked(logprobs),
         prompt_logprobs=_asked(prompt_logprobs),
     )

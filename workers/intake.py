@@ -14,10 +14,13 @@ import itertools
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from chairlift.cluster.protocol import Answer, Controls, Refusal, ReplicaInfo, Submission
 from chairlift.workers.sequence import Sequence, SequenceKey
+
+if TYPE_CHECKING:  # its library is not there where ledgers are only read
+    from chairlift.workers.grammars import Grammars
 
 __all__ = ["Drained", "Intake", "Source", "Watch"]
 
@@ -89,9 +92,16 @@ class Intake:
     """The ``Source`` that routers fill. Methods may be called from any thread and do not block.
 
     ``drain``, ``wait``, ``end`` and ``open_keys`` are for the engine's thread.
+
+    Attributes:
+        grammars: those that sequences follow are to be compiled before they are submitted; None
+            where none can be followed.
     """
 
-    def __init__(self, info: ReplicaInfo, watch: Watch | None = None) -> None:
+    def __init__(
+        self, info: ReplicaInfo, watch: Watch | None = None, grammars: Grammars | None = None
+    ) -> None:
+        self.grammars = grammars
         self._info = info
         self._watch = watch
         self._lock = threading.Lock()
@@ -114,7 +124,7 @@ class Intake:
 
     def submit(self, origin: int, submission: Submission) -> Answer:
         """Accept or refuse. ``origin`` is the stream; its number is not used for another one."""
-        fault = _fault(submission, self._info)
+        fault = _fault(submission, self._info, self.grammars is not None)
         if fault is not None:
             return Answer(submission.handle, *fault)
         n = submission.request.n
@@ -239,7 +249,7 @@ class Intake:
             yield sequence
 
 
-def _fault(submission: Submission, info: ReplicaInfo) -> tuple[Refusal, str] | None:
+def _fault(submission: Submission, info: ReplicaInfo, grammars: bool) -> tuple[Refusal, str] | None:
     """Why this replica could never run the request."""
     request, output = submission.request, submission.output
     sampling = request.sampling
@@ -254,6 +264,9 @@ def _fault(submission: Submission, info: ReplicaInfo) -> tuple[Refusal, str] | N
         if (highest := max(tokens, default=0)) >= info.vocab_size:
             detail = f"{name}: token {highest} is outside the vocabulary of {info.vocab_size}"
             return Refusal.INVALID, detail
+    if sampling.grammar and (not grammars or sampling.allowed_token_ids or sampling.ignore_eos):
+        detail = "alone says what may come and where it ends" if grammars else "cannot be followed"
+        return Refusal.INVALID, f"grammar: {detail}"
     if output and request.n != 1:
         return Refusal.INVALID, f"output: only one choice can go on, not {request.n}"
     if len(output) >= sampling.max_tokens:

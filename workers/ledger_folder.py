@@ -1,13 +1,15 @@
 """The ledger's files: dumps after an anomaly, and a journal that is always written.
 
 Owns names, rotation and the bound on the disk; knows nothing of what the bytes mean. Files of all
-replicas that use one folder share the bound, and the oldest go first.
+replicas that use one folder share the bound, and the oldest go first. They hold the tokens of
+prompts and answers, so nobody but the service's own user may read them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
 import time
 from collections.abc import Callable, Iterable
@@ -58,7 +60,8 @@ class LedgerFolder:
         path = self._new_path(reason)
         try:
             self._make_room(len(content))
-            path.write_bytes(content)
+            with open(path, "wb", buffering=0, opener=_for_us_alone) as file:
+                file.write(content)
         except OSError as error:
             logger.warning("the ledger cannot be written to %s: %s", path, error)
             return None
@@ -70,7 +73,7 @@ class LedgerFolder:
         path = self._new_path("journal")
         try:
             self._make_room(self._max_bytes // self.JOURNALS)
-            self._journal = path.open("wb", buffering=0)
+            self._journal = open(path, "wb", buffering=0, opener=_for_us_alone)
         except OSError as error:
             logger.warning("the ledger cannot be written to %s: %s", path, error)
             return
@@ -118,7 +121,7 @@ class LedgerFolder:
 
     def _make_room(self, size: int) -> None:
         """Remove the oldest files until a new one of ``size`` bytes is within the bound."""
-        self._path.mkdir(parents=True, exist_ok=True)
+        self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
         sizes: dict[Path, tuple[float, int]] = {}
         for path in self._path.glob(f"*{SUFFIX}"):
             with contextlib.suppress(OSError):  # another replica may have removed it
@@ -131,3 +134,7 @@ class LedgerFolder:
             with contextlib.suppress(OSError):
                 path.unlink()
             total -= sizes[path][1]
+
+
+def _for_us_alone(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

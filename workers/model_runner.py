@@ -20,6 +20,7 @@ from chairlift.kernels.quantised import Matrix
 from chairlift.kernels.sampler import DeviceSampler
 from chairlift.workers.decoder import Decoder
 from chairlift.workers.decoder_weights import DecoderWeights, pack_weights
+from chairlift.workers.grammar_masks import Masks, NoMasks
 from chairlift.workers.kernel_choice import CpuKernelChoice, choose_kernels
 from chairlift.workers.rehearsal import decoding_plan, warm_up_plans
 from chairlift.workers.sampler import sample_step, score_prompts
@@ -45,6 +46,7 @@ class ModelRunner:
 
     Attributes:
         exact: logits are the same bits whatever shares the batch; see ``kernels.interface``.
+        masks: which tokens sequences with a grammar may have.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class ModelRunner:
             raise TypeError("these kernels are for a DeviceRunner")
         self._sampler = kernels.sampler
         self.exact = kernels.exact
+        self.masks: Masks = NoMasks()
         group = group or Alone()
         if isinstance(weights, dict):
             weights = pack_weights(spec, weights, kernels, rank=group.rank)
@@ -92,6 +95,7 @@ class ModelRunner:
         """Compute a step; see ``workers.sequence.Runner``."""
         if not plan.slices:
             return StepResult(())
+        masks = self.masks.begin(plan)
         with torch.inference_mode():
             hidden, sampled_rows = self._forward(plan)
 
@@ -100,7 +104,7 @@ class ModelRunner:
                 return numbers
 
             sampler, ends = self._sampler, self._spec.eos_token_ids
-            sampled = sample_step(plan, logits_of(sampled_rows), ends, sampler)
+            sampled = sample_step(plan, logits_of(sampled_rows), ends, sampler, masks())
             scores = score_prompts(plan, logits_of, sampler)
             return StepResult(sampled.tokens, sampled.logprobs, scores)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import io
 import mmap
 import os
-import pickle
+import pickle  # nosec B403  # read by an Unpickler of the types that it consists of
 import struct
 import tempfile
 import zlib

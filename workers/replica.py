@@ -15,13 +15,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from chairlift.cluster.cluster_token import ClusterToken
 from chairlift.cluster.config import ServiceConfig
 from chairlift.cluster.model_files import read_spec, resolve_model
 from chairlift.cluster.model_spec import ModelSpec
 from chairlift.cluster.protocol import ReplicaInfo
 from chairlift.cluster.tracing import start_tracing
+from chairlift.cluster.vocabulary import Vocabulary
 from chairlift.workers.block_pool import BlockPool
 from chairlift.workers.engine import Engine
+from chairlift.workers.grammar_masks import GrammarMasks
+from chairlift.workers.grammars import Grammars
 from chairlift.workers.intake import Intake, Source
 from chairlift.workers.ledger import Ledger
 from chairlift.workers.ledger_folder import LedgerFolder
@@ -35,6 +39,7 @@ from chairlift.workers.snapshot import describe
 from chairlift.workers.visits import Visits
 
 if TYPE_CHECKING:  # it imports torch, which a simulated replica does without
+    from chairlift.workers.model_loading import AnyRunner
     from chairlift.workers.tensor_parallel import Group, Rendezvous
 
 __all__ = ["Progress", "Replica", "hand_over"]
@@ -65,6 +70,8 @@ class Replica:
         replica_id: the same for all ranks.
         progress: told how far the start has come.
         rendezvous: where the ranks meet; None for a replica of one.
+        read_vocabulary: reads the model's, for the first request with a grammar; None where those
+            are refused.
     """
 
     def __init__(
@@ -73,11 +80,13 @@ class Replica:
         replica_id: str,
         progress: Callable[[Progress], None],
         rendezvous: Rendezvous | None = None,
+        read_vocabulary: Callable[[], Vocabulary] | None = None,
     ) -> None:
         self._config = config
         self._replica_id = replica_id
         self._progress = progress
         self._rendezvous = rendezvous
+        self._read_vocabulary = read_vocabulary
         self._group: Group | None = None
         self._server: WorkerServer | None = None
         self._visits: Visits | None = None
@@ -92,7 +101,7 @@ class Replica:
         config = self._config
         self._join()
         spec = read_spec(resolve_model(config.model.path))
-        runner, num_blocks = self._runner(spec)
+        runner, num_blocks, grammars = self._runner(spec)
         info = self._info(spec, num_blocks)
         scheduler = Scheduler(
             BlockPool(num_blocks, config.engine.block_size),
@@ -110,7 +119,7 @@ class Replica:
         tracer = start_tracing(config.tracing, self._replica_id)
         if tracer is not None:
             self._visits = Visits(tracer, self._replica_id, lambda: self._engine.load.step)
-        self._intake = Intake(info, self._visits)
+        self._intake = Intake(info, self._visits, grammars)
         ledger = self._ledger(scheduler, info)
         self._server = WorkerServer(
             info,
@@ -131,9 +140,12 @@ class Replica:
             ledger,
         )
 
-    async def start(self, host: str) -> str | None:
-        """Start the loop's thread and, on rank 0, the stream server; returns ``host:port``."""
-        endpoint = None if self._server is None else await self._server.start(host)
+    async def start(self, host: str, token: ClusterToken | None = None) -> str | None:
+        """Start the loop's thread and, on rank 0, the stream server; returns ``host:port``.
+
+        ``token``: as ``WorkerServer.start``.
+        """
+        endpoint = None if self._server is None else await self._server.start(host, token)
         self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
@@ -197,8 +209,16 @@ class Replica:
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._ended.set)
 
-    def _runner(self, spec: ModelSpec) -> tuple[Runner, int]:
-        """Who computes, and the blocks of its KV cache."""
+    def _runner(self, spec: ModelSpec) -> tuple[Runner, int, Grammars | None]:
+        """Who computes, the blocks of its KV cache, and what it needs to follow grammars."""
+        runner, num_blocks = self._computing(spec)
+        if self._read_vocabulary is None:
+            return runner, num_blocks, None
+        grammars = Grammars(self._read_vocabulary, spec.vocab_size, spec.eos_token_ids)
+        runner.masks = GrammarMasks(grammars)
+        return runner, num_blocks, grammars
+
+    def _computing(self, spec: ModelSpec) -> tuple[SimulatedRunner | AnyRunner, int]:
         step_ms = self._config.engine.simulated_step_ms
         if step_ms is not None:
             runner = SimulatedRunner(spec.vocab_size, spec.eos_token_ids, step_ms / 1000)

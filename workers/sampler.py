@@ -8,10 +8,11 @@ nothing costs nothing beyond its token.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from itertools import islice
+from types import MappingProxyType
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from chairlift.cluster.protocol import TokenLogprobs
 from chairlift.kernels.logits import Adjustment, adjust
 from chairlift.kernels.sampler import Likely, Sampler, Wanted
-from chairlift.workers.sequence import Sequence, StepPlan
+from chairlift.workers.sequence import NO_TOKEN, Sequence, StepPlan
 from chairlift.workers.step_arrays import sampling_array
 
 __all__ = [
@@ -31,12 +32,15 @@ __all__ = [
     "sample_step",
     "score_prompts",
     "score_tokens",
+    "without_choice",
 ]
 
 Ints = NDArray[np.int64]
 Logits = NDArray[np.float32]
 AnyLogits = TypeVar("AnyLogits")
 _Scored = TypeVar("_Scored", contravariant=True)
+
+_NO_MASKS: Mapping[int, bytes] = MappingProxyType({})
 
 _SCORED_AT_ONCE = 32
 """Rows; their logits are all the memory that scoring a prompt of any length takes."""
@@ -57,7 +61,11 @@ class Scorer(Protocol[_Scored]):
 
 
 def sample_step(
-    plan: StepPlan, logits: Logits, eos_token_ids: Iterable[int], sampler: Sampler
+    plan: StepPlan,
+    logits: Logits,
+    eos_token_ids: Iterable[int],
+    sampler: Sampler,
+    masks: Mapping[int, bytes] = _NO_MASKS,
 ) -> Sampled:
     """Choose the next token of every slice that samples.
 
@@ -66,27 +74,40 @@ def sample_step(
         logits: (sampling slices, vocabulary); changed in place.
         eos_token_ids: the model's own end tokens.
         sampler: that of the kernels which made the logits.
+        masks: of sequences with a grammar, by index; see ``grammar_masks``.
     """
     sequences = [piece.sequence for piece in plan.slices if piece.samples]
-    for index, adjustment in adjustments(sequences, eos_token_ids).items():
+    for index, adjustment in adjustments(sequences, eos_token_ids, masks).items():
         adjust(logits[index], adjustment)
     tokens = sampler.sample(logits, sampling_array(sequences))
-    return Sampled(tuple(tokens), score_tokens(sequences, tokens, logits, sampler))
+    scores = score_tokens(sequences, tokens, logits, sampler)
+    return Sampled(tuple(without_choice(tokens, masks)), scores)
 
 
 def adjustments(
-    sequences: Iterable[Sequence], eos_token_ids: Iterable[int]
+    sequences: Iterable[Sequence],
+    eos_token_ids: Iterable[int],
+    masks: Mapping[int, bytes] = _NO_MASKS,
 ) -> dict[int, Adjustment]:
     """What the sequences' next logits are to suffer, by index; of most it is nothing."""
     found = (
-        (index, _adjustment(sequence, eos_token_ids)) for index, sequence in enumerate(sequences)
+        (index, _adjustment(sequence, eos_token_ids, masks.get(index, b"")))
+        for index, sequence in enumerate(sequences)
     )
     return {index: adjustment for index, adjustment in found if adjustment is not None}
 
 
 def is_plain(sequence: Sequence) -> bool:
     """Whether its next token is all that is asked, and chosen from its logits as they are."""
-    return sequence.sampling.logprobs is None and _adjustment(sequence, ()) is None
+    asked = sequence.sampling
+    return asked.logprobs is None and not asked.grammar and _adjustment(sequence, (), b"") is None
+
+
+def without_choice(tokens: Seq[int], masks: Mapping[int, bytes]) -> Seq[int]:
+    """The tokens, but ``NO_TOKEN`` of those whose mask leaves none."""
+    if all(masks.values()):
+        return tokens
+    return [NO_TOKEN if masks.get(index) == b"" else each for index, each in enumerate(tokens)]
 
 
 def score_tokens(
@@ -149,13 +170,14 @@ def _score(
             yield TokenLogprobs(*likely)
 
 
-def _adjustment(sequence: Sequence, eos_token_ids: Iterable[int]) -> Adjustment | None:
+def _adjustment(sequence: Sequence, eos_token_ids: Iterable[int], mask: bytes) -> Adjustment | None:
     """What the sequence's next logits are to suffer; None for nothing."""
     asked = sequence.sampling
     too_short = sequence.num_output < asked.min_tokens
     repetition = asked.repetition_penalty != 1.0
     counted = bool(asked.presence_penalty or asked.frequency_penalty)
-    if not (too_short or repetition or counted or asked.logit_bias or asked.allowed_token_ids):
+    named = asked.logit_bias or asked.allowed_token_ids or mask
+    if not (too_short or repetition or counted or named):
         return None
     ends = () if asked.ignore_eos else eos_token_ids
     prompt, tokens = sequence.num_prompt, sequence.tokens
@@ -168,6 +190,7 @@ def _adjustment(sequence: Sequence, eos_token_ids: Iterable[int]) -> Adjustment 
         frequency=asked.frequency_penalty,
         presence=asked.presence_penalty,
         allowed=_ints(asked.allowed_token_ids),
+        mask=np.frombuffer(mask, np.uint8),
         forbidden=_ints((*asked.stop_token_ids, *ends) if too_short else ()),
     )
 

@@ -35,6 +35,7 @@ from chairlift.workers.draft import Draft
 from chairlift.workers.prefix_cache import PrefixCache
 from chairlift.workers.running_order import in_turn, is_in_order, seat, victim_of
 from chairlift.workers.sequence import (
+    NO_TOKEN,
     Admission,
     Sequence,
     SequenceKey,
@@ -170,8 +171,8 @@ class Scheduler:
 
         Args:
             plan: what ran.
-            result: one token for each slice that samples; None when the step failed, and then
-                its sequences end as failed.
+            result: one token for each slice that samples; who has none fails. None when the step
+                failed, and then all its sequences do.
             cancelled: keys whose cancellation came meanwhile; they emit nothing more.
         """
         outcomes = self.cancel(cancelled)
@@ -195,6 +196,9 @@ class Scheduler:
                 sequence.prompt_logprobs.extend(prompt_logprobs[row])
             if piece.samples:
                 token = result.tokens[index]
+                if token == NO_TOKEN:
+                    outcomes.append(self._finish(sequence, FinishReason.FAILED))
+                    continue
                 sequence.tokens.append(token)
                 served[sequence.tenant] += 1
                 finish = _ending(sequence, token, self._eos_token_ids)

@@ -24,6 +24,7 @@ from chairlift.cluster.protocol import FinishReason, Priority, SamplingParams, T
 from chairlift.workers.decisions import SequenceKey, TurnedDown
 
 __all__ = [
+    "NO_TOKEN",
     "Admission",
     "Runner",
     "Sequence",
@@ -33,6 +34,10 @@ __all__ = [
     "StepPlan",
     "StepResult",
 ]
+
+
+NO_TOKEN = 2**32 - 1
+"""In place of a token, where none could be chosen: the sequence fails."""
 
 
 class Status(enum.Enum):
@@ -160,7 +165,8 @@ class StepResult:
     """What a step brought.
 
     Attributes:
-        tokens: one for each slice that samples, in the order of the plan.
+        tokens: one for each slice that samples, in the order of the plan; ``NO_TOKEN`` for who
+            cannot have one.
         logprobs: by index into ``tokens``, for the sequences that asked for them.
         prompt_logprobs: by index into the plan's slices, for the sequences that asked for them
             and have no output yet: one for each prompt token that a row of the slice predicts, so

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, NoReturn
 import grpc.aio
 
 from chairlift.cluster import wire
+from chairlift.cluster.cluster_token import ClusterToken
 from chairlift.cluster.proto import worker_pb2 as pb
 from chairlift.cluster.proto import worker_pb2_grpc as pb_grpc
 from chairlift.cluster.protocol import (
@@ -33,11 +34,13 @@ from chairlift.cluster.protocol import (
     Refusal,
     ReplicaInfo,
 )
+from chairlift.workers.cluster_guard import ClusterGuard
 from chairlift.workers.engine import StepOutput
 from chairlift.workers.intake import Intake
 from chairlift.workers.ledger import Ledger
 from chairlift.workers.ledger_server import LedgerServer
 from chairlift.workers.outbox import Outbox
+from chairlift.workers.submitting import Submitting
 from chairlift.workers.visits import Visits
 
 __all__ = ["WorkerServer"]
@@ -105,10 +108,14 @@ class WorkerServer(pb_grpc.WorkerServicer):
         self._server: grpc.aio.Server | None = None
         self._heart: asyncio.Task[NoReturn] | None = None
 
-    async def start(self, host: str = "127.0.0.1") -> str:
-        """Listens on a free port of ``host``; returns ``"host:port"``."""
+    async def start(self, host: str = "127.0.0.1", token: ClusterToken | None = None) -> str:
+        """Listens on a free port of ``host``; returns ``"host:port"``.
+
+        ``token``: what every call has to carry; None where whoever reaches the port may call.
+        """
         self._loop = asyncio.get_running_loop()
-        self._server = grpc.aio.server(options=GRPC_OPTIONS)
+        guards = [] if token is None else [ClusterGuard(token)]
+        self._server = grpc.aio.server(options=GRPC_OPTIONS, interceptors=guards)
         pb_grpc.add_WorkerServicer_to_server(self, self._server)
         if self._ledger is not None:
             pb_grpc.add_LedgersServicer_to_server(LedgerServer(self._ledger), self._server)
@@ -152,7 +159,8 @@ class WorkerServer(pb_grpc.WorkerServicer):
         outbox = Outbox(self._info.blocks_total)
         self._outboxes[origin] = outbox
         self._announce()
-        reader = asyncio.create_task(self._read(origin, outbox, first, context))
+        submitting = Submitting(self._intake, origin, outbox.answer)
+        reader = asyncio.create_task(self._read(origin, submitting, outbox, first, context))
         reader.add_done_callback(lambda _: outbox.close())
         try:
             beginning = self._take(outbox)
@@ -165,27 +173,35 @@ class WorkerServer(pb_grpc.WorkerServicer):
         finally:
             reader.cancel()
             del self._outboxes[origin]
-            self._intake.leave(origin)
+            submitting.leave()
             self._announce()
 
     async def _read(
-        self, origin: int, outbox: Outbox, first: pb.ToWorker, context: _Context
+        self,
+        origin: int,
+        submitting: Submitting,
+        outbox: Outbox,
+        first: pb.ToWorker,
+        context: _Context,
     ) -> None:
         message = first
         while isinstance(message, pb.ToWorker):  # else it is grpc's mark of the end
-            self._receive(origin, outbox, message)
+            self._receive(origin, submitting, outbox, message)
             await outbox.until_answers_at_most(MAX_UNSENT_ANSWERS)
             message = await context.read()
 
-    def _receive(self, origin: int, outbox: Outbox, message: pb.ToWorker) -> None:
+    def _receive(
+        self, origin: int, submitting: Submitting, outbox: Outbox, message: pb.ToWorker
+    ) -> None:
         for submit in message.submits:
             try:
-                answer = self._intake.submit(origin, wire.submission_from_wire(submit))
+                submission = wire.submission_from_wire(submit)
             except ValueError as error:
-                answer = Answer(submit.handle, Refusal.INVALID, str(error))
-            outbox.answer(answer)
+                outbox.answer(Answer(submit.handle, Refusal.INVALID, str(error)))
+            else:
+                submitting.submit(submission)
         if message.cancels:
-            self._intake.cancel(origin, tuple(message.cancels))
+            submitting.cancel(tuple(message.cancels))
         if message.HasField("controls"):
             try:
                 self._intake.set_controls(wire.controls_from_wire(message.controls))

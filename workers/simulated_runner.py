@@ -9,19 +9,23 @@ machines that could not run the model that fast, so it does as little as it can 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from chairlift.cluster.protocol import TokenLogprobs
 from chairlift.workers.fake_runner import fingerprint, sample_token
-from chairlift.workers.sequence import Sequence, Slice, StepPlan, StepResult
+from chairlift.workers.grammar_masks import Masks, NoMasks
+from chairlift.workers.sequence import NO_TOKEN, Sequence, Slice, StepPlan, StepResult
 
 __all__ = ["SimulatedRunner", "simulated_token"]
 
 
 @dataclass(frozen=True, slots=True)
 class _Vocabulary:
-    """``ends`` are never sampled, so that ``max_tokens`` alone says how long an output is."""
+    """``ends`` are never sampled, so that ``max_tokens`` alone says how long an output is.
+
+    With a grammar they are, where it has ended.
+    """
 
     size: int
     ends: tuple[int, ...]
@@ -31,6 +35,17 @@ class _Vocabulary:
         for end in self.ends:  # ascending, so each makes way for the next
             token += token >= end
         return token
+
+    def sample_masked(self, prefix: int, seed: int, choice: int, mask: bytes) -> int:
+        """The first token from the sampled one on that is allowed; ends only for want of others."""
+        allowed = int.from_bytes(mask, "little")
+        texts = allowed
+        for end in self.ends:
+            texts &= ~(1 << end)
+        first = sample_token(prefix, seed, choice, self.size)
+        behind = (texts or allowed) >> first << first
+        lowest = behind or texts or allowed
+        return (lowest & -lowest).bit_length() - 1 if lowest else NO_TOKEN
 
     def score(self, prefix: int, token: int, count: int) -> TokenLogprobs:
         """As if ``token`` were the likeliest, and those after it in the vocabulary next to it.
@@ -63,6 +78,9 @@ class SimulatedRunner:
         step_s: what a step takes.
         clock: monotonic seconds.
         sleep: waits for seconds.
+
+    Attributes:
+        masks: which tokens sequences with a grammar may have.
     """
 
     def __init__(
@@ -75,6 +93,7 @@ class SimulatedRunner:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._vocabulary = _Vocabulary(vocab_size, tuple(sorted(set(eos_token_ids))))
+        self.masks: Masks = NoMasks()
         self._step_s = step_s
         self._clock = clock
         self._sleep = sleep
@@ -83,8 +102,9 @@ class SimulatedRunner:
 
     def advance(self, plan: StepPlan) -> StepResult:
         started = self._clock()
+        masks = self.masks.begin(plan)
         self._prefixes = {piece.sequence: self._extended(piece) for piece in plan.slices}
-        result = self._sampled(plan)
+        result = self._sampled(plan, masks())
         left = self._step_s - (self._clock() - started)
         if left > 0:
             self._sleep(left)
@@ -98,7 +118,7 @@ class SimulatedRunner:
             return count, prefix
         return end, fingerprint(piece.sequence.tokens[count:end], prefix)
 
-    def _sampled(self, plan: StepPlan) -> StepResult:
+    def _sampled(self, plan: StepPlan, masks: Mapping[int, bytes]) -> StepResult:
         tokens: list[int] = []
         logprobs: dict[int, TokenLogprobs] = {}
         prompt_logprobs: dict[int, tuple[TokenLogprobs, ...]] = {}
@@ -108,7 +128,12 @@ class SimulatedRunner:
                 prompt_logprobs[row] = tuple(self._scored(piece, asked.prompt_logprobs))
             if piece.samples:
                 _, prefix = self._prefixes[sequence]
-                token = self._vocabulary.sample(prefix, asked.seed, sequence.choice)
+                way = prefix, asked.seed, sequence.choice
+                mask = masks.get(len(tokens))
+                if mask is None:
+                    token = self._vocabulary.sample(*way)
+                else:
+                    token = self._vocabulary.sample_masked(*way, mask)
                 if asked.logprobs is not None:
                     scored = self._vocabulary.score(prefix, token, asked.logprobs)
                     logprobs[len(tokens)] = scored

@@ -51,7 +51,7 @@ Transport = Literal["shared", "gloo", "nccl"]
 
 # Longer messages go in pieces; two of them a rank stay in a core's own cache.
 _ROOM = 1 << 16
-_SHARED_FOLDER = "/dev/shm"
+_SHARED_FOLDER = "/dev/shm"  # nosec B108  # names in it are random, and files for us alone
 
 # Nobody calls for an idle group to end, so its waits end with the group only.
 _FOR_EVER = timedelta(days=365)

@@ -3,8 +3,8 @@
 A class has one base, with these exceptions: ``Protocol``, ``Generic`` and ``ABC`` do not count,
 and several bases that all come from libraries are what those libraries ask for (``str, Enum``).
 
-A class of ours may be derived from when it is an interface (``Protocol`` or ``ABC``), or when it
-belongs to a tree of exceptions or of pydantic models.
+A class of ours may be derived from when it is an interface (``Protocol``, ``ABC``, ``TypedDict``),
+or when it belongs to a tree of exceptions or of pydantic models.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from checks.source import Source, Violation, dotted
 
 __all__ = ["check_classes"]
 
-_INTERFACES = frozenset({"typing.Protocol", "typing_extensions.Protocol", "abc.ABC"})
+_INTERFACES = frozenset(
+    {"typing.Protocol", "typing_extensions.Protocol", "typing.TypedDict", "abc.ABC"}
+)
 _NO_BASE = _INTERFACES | {"typing.Generic"}
 _TREE_ROOTS = frozenset({"pydantic.BaseModel", "pydantic.RootModel"})
 

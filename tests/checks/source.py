@@ -13,6 +13,7 @@ __all__ = ["GENERATED", "PRODUCT", "Source", "Violation", "dotted", "read_source
 
 PRODUCT = (
     "chairlift",
+    "client",
     "cluster",
     "deployments",
     "evaluation",

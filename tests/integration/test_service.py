@@ -8,10 +8,16 @@ import signal
 import socket
 from collections.abc import Iterator
 
+import grpc
 import openai
 import psutil
 import pytest
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
+    ProtoReflectionDescriptorDatabase,
+)
 
+from chairlift.deployments.proto import inference_pb2 as pb
+from chairlift.deployments.proto.inference_pb2_grpc import InferenceStub
 from support.service import STOP_DEADLINE_S, Service, running_service, wait_until
 
 pytestmark = pytest.mark.timeout(400)
@@ -92,6 +98,33 @@ def test_errors_are_those_of_the_official_client(client: openai.OpenAI) -> None:
         client.completions.create(model=MODEL, prompt="a", suffix="b")
     assert unsupported.value.param == "suffix"
     assert ask(client, "Hi", max_tokens=4)
+
+
+def test_grpc_gives_the_same_answer_as_http_and_is_found_by_reflection(
+    service: Service, client: openai.OpenAI
+) -> None:
+    question = "Write one sentence about the sea 🌊."
+    request = pb.GenerateRequest(
+        chat=pb.Chat(messages=[pb.ChatMessage(role="user", content=question)]),
+        sampling=pb.Sampling(max_tokens=32, temperature=0),
+    )
+    with grpc.insecure_channel(service.grpc_address) as channel:
+        stub = InferenceStub(channel)
+        chunks = list(stub.GenerateStream(request, timeout=60))
+        (choice,) = stub.Generate(request, timeout=60).choices
+        assert "".join(chunk.choices[0].text for chunk in chunks) == choice.text
+        assert choice.text == ask(client, question, max_tokens=32)
+        assert len(choice.token_ids) == chunks[-1].usage.completion_tokens
+        answered = stub.Detokenize(pb.DetokenizeRequest(token_ids=choice.token_ids))
+        assert answered.text == choice.text
+        names = ProtoReflectionDescriptorDatabase(channel).get_services()
+        assert "inference.GRPCInferenceService" in names
+        stream = stub.GenerateStream(
+            pb.GenerateRequest(text="a", sampling={"max_tokens": 2000, "ignore_eos": True})
+        )
+        next(stream)
+        stream.cancel()
+    wait_until(lambda: service.total("chairlift_requests_open") == 0, 10.0, "no open request")
 
 
 def test_concurrent_streams_do_not_change_each_other(client: openai.OpenAI) -> None:

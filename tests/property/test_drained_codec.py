@@ -36,6 +36,7 @@ samplings = st.builds(
     allowed_token_ids=columns,
     logprobs=st.none() | counts,
     prompt_logprobs=st.none() | counts,
+    grammar=names,
 )
 keys = st.builds(SequenceKey, longs, longs)
 sequences = st.builds(

@@ -7,14 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chairlift.deployments.openai_schema import ChatBody, CompletionBody
+from chairlift.deployments.openapi import describe
 from support.asgi_client import call
 from support.fake_router import FakeRouter
-from support.http_app import CHAT, http_app
+from support.http_app import CHAT, MODEL, http_app
+from support.schema_values import values_of
 
 PATHS = {
     "/v1/chat/completions": (CHAT, ChatBody),
     "/v1/completions": ({"prompt": "hi"}, CompletionBody),
 }
+DOCUMENT = describe(MODEL)
+TAKING = {path: methods["post"] for path, methods in DOCUMENT["paths"].items() if "post" in methods}
 UNSUPPORTED = ["prompt_logprobs", "tools", "response_format", "suffix", "echo", "top_logprobs"]
 
 numbers = st.one_of(
@@ -108,3 +112,28 @@ def test_any_damage_to_a_good_body(path, cut, noise):
     base, _ = PATHS[path]
     good = json.dumps(base | {"n": 2, "stop": ["x"], "stream": True}).encode()
     check(path, good[:cut] + noise + good[cut + len(noise) :])
+
+
+def described_bodies(path: str) -> st.SearchStrategy[dict]:
+    """Bodies as the description has them, here and there with a field of another kind."""
+    schema = TAKING[path]["requestBody"]["content"]["application/json"]["schema"]
+    good = values_of(schema, DOCUMENT["components"]["schemas"])
+    damage = st.one_of(st.just({}), st.dictionaries(st.sampled_from(NAMES), values, max_size=1))
+    return st.builds(lambda body, other: {**body, **other}, good, damage)
+
+
+NAMES = sorted({*ChatBody.model_fields, *CompletionBody.model_fields, "tokens", "by", "nobody"})
+
+
+@given(data=st.data(), path=st.sampled_from(sorted(TAKING)))
+@settings(max_examples=120, deadline=None)
+def test_what_is_described_is_answered_as_described(data, path):
+    body = json.dumps(data.draw(described_bodies(path))).encode()
+    router = FakeRouter()
+    kind = {"content_type": "application/json"}
+    reply = asyncio.run(call(http_app(router), "POST", path, body, **kind))
+    assert str(reply.status) in TAKING[path]["responses"]
+    assert reply.status < 500
+    if reply.status != 200:
+        assert len(reply.error["message"]) < 1000
+    router.check_idle()

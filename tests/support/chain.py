@@ -6,20 +6,24 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from chairlift.cluster.cluster_token import ClusterToken
 from chairlift.cluster.config import RouterConfig
 from chairlift.cluster.protocol import Controls, SamplingParams
+from chairlift.cluster.tenants import ANONYMOUS, Tenants
 from chairlift.deployments.http_server import HttpServer
 from chairlift.router.router import Router
 from chairlift.workers.block_pool import BlockPool
 from chairlift.workers.engine import Engine
 from chairlift.workers.fake_runner import FakeRunner
+from chairlift.workers.grammars import Grammars
 from chairlift.workers.intake import Intake
 from chairlift.workers.scheduler import Scheduler
-from chairlift.workers.sequence import StepPlan
+from chairlift.workers.sequence import Runner, StepPlan
 from chairlift.workers.server import WorkerServer
 from support.asgi_client import until
 from support.engines import alone, replica_info
 from support.fake_tokenizer import FakeTokenizer
+from support.grammars import following_runner
 from support.http_app import http_app
 
 CONTEXT_LENGTH = 256
@@ -31,6 +35,7 @@ class Chain:
     router: Router
     engine: Engine
     intake: Intake
+    endpoint: str = ""
 
     async def until_idle(self) -> None:
         """Nothing may stay behind: no open request, no sequence, no block of the KV cache."""
@@ -44,34 +49,45 @@ async def running_chain(
     *,
     delay: Callable[[StepPlan], None] | None = None,
     settings: RouterConfig | None = None,
+    token: ClusterToken | None = None,
+    tenants: Tenants | None = None,
+    grammars: Grammars | None = None,
     **info: int,
 ) -> AsyncIterator[Chain]:
-    """A chain with one replica; ``delay`` is called before each step, in the engine's thread."""
+    """A chain with one replica; ``delay`` is called before each step, in the engine's thread.
+
+    With ``grammars`` the model is a simulated one that follows them.
+    """
     tokenizer = FakeTokenizer()
-    facts = replica_info(
-        vocab_size=tokenizer.vocab_size, max_sequence_tokens=CONTEXT_LENGTH, **info
-    )
-    intake = Intake(facts)
+    length = CONTEXT_LENGTH if grammars is None else 4 * CONTEXT_LENGTH
+    facts = replica_info(vocab_size=tokenizer.vocab_size, max_sequence_tokens=length, **info)
+    intake = Intake(facts, grammars=grammars)
     worker = WorkerServer(facts, intake)
+    runner: Runner = FakeRunner(facts.vocab_size, block_size=facts.block_size, delay=delay)
+    if grammars is not None:
+        runner = following_runner(grammars, facts.vocab_size)
     engine = Engine(
         Scheduler(
             BlockPool(facts.blocks_total, facts.block_size),
             Controls(max_sequences=facts.max_sequences),
-            (),
+            () if grammars is None else grammars.ends,
         ),
-        FakeRunner(facts.vocab_size, block_size=facts.block_size, delay=delay),
+        runner,
         intake,
         worker.publish,
     )
     router = Router(tokenizer, settings or RouterConfig())
-    http = HttpServer(http_app(router, context_length=CONTEXT_LENGTH), "127.0.0.1", 0)
+    router.token = token
+    app = http_app(router, context_length=length, tenants=tenants or Tenants({}, ANONYMOUS))
+    http = HttpServer(app, "127.0.0.1", 0)
     thread = threading.Thread(target=engine.run)
     thread.start()
     try:
-        router.update_members({facts.replica_id: await worker.start()})
+        endpoint = await worker.start(token=token)
+        router.update_members({facts.replica_id: endpoint})
         port = await http.start()
         await until(lambda: router.max_sequence_tokens is not None)
-        yield Chain(f"http://127.0.0.1:{port}", router, engine, intake)
+        yield Chain(f"http://127.0.0.1:{port}", router, engine, intake, endpoint)
     finally:
         await http.stop(1.0)
         await router.close()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 
 from chairlift.cluster.errors import RequestError
 from chairlift.cluster.protocol import LoadReport, ReplicaInfo, Request
@@ -40,6 +41,7 @@ class FakeFlight:
         self.output_tokens = 0
         self.cached_tokens = 0
         self.waiting = False
+        self.choices = [SimpleNamespace(output=range(100, 200)) for _ in range(ask.request.n)]
         self.closed = False
         self.unfinished = True
         self._script = iter(script)

@@ -29,5 +29,8 @@ class FakeTokenizer:
     def token_bytes(self, id_: int, *, skip_special: bool = True) -> bytes:
         return bytes([id_]) if id_ < BOS else b""
 
+    def entry(self, id_: int) -> str:
+        return "<bos>" if id_ == BOS else f"<{id_:02x}>"
+
     def is_special(self, id_: int) -> bool:
         return id_ == BOS

@@ -11,6 +11,7 @@ from chairlift.cluster.protocol import Delta, FinishReason, Request, SamplingPar
 from chairlift.router.ask import Ask
 from chairlift.router.flight import Flight, FlightSupport
 from chairlift.router.metrics import RouterMetrics
+from chairlift.router.placement import ReplicaView
 from chairlift.router.recorder import Recorder
 from support.fake_tokenizer import FakeTokenizer
 
@@ -111,6 +112,9 @@ class ScriptedRouter:
         self.requests: list[Request] = []
         self._tokenizer = tokenizer or FakeTokenizer()
         self._feeding: set[asyncio.Task[None]] = set()
+
+    def replicas(self) -> list[ReplicaView]:
+        return []
 
     def submit(self, ask: Ask) -> Flight:
         flight, carrier = scripted_flight(

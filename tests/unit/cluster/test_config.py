@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from chairlift.cluster.config import cache_folder, load_config, parse_bytes
+from chairlift.cluster.config import (
+    GrpcConfig,
+    HttpConfig,
+    cache_folder,
+    load_config,
+    parse_bytes,
+)
 from chairlift.cluster.errors import ConfigError, Unauthorized
 from chairlift.cluster.guard_state import Mode
 from chairlift.cluster.protocol import Batching, Priority
@@ -123,14 +129,14 @@ def test_without_telemetry_there_is_no_guard() -> None:
 
 
 def test_operators_are_named_by_hashes_of_keys_of_their_own_which_no_error_shows() -> None:
-    keys = {"guard.operators": {"ann": ["sha256:" + "a" * 64], "bob": ["sha256:" + "b" * 64]}}
-    assert load_config(overrides=keys, environment={}).guard.operators.keys() == {"ann", "bob"}
-    shared = {"guard.operators": {"ann": ["sha256:" + "a" * 64], "bob": ["sha256:" + "a" * 64]}}
-    with pytest.raises(ConfigError, match=r"^guard\.operators: ann and bob have a key in common$"):
+    keys = {"operators": {"ann": ["sha256:" + "a" * 64], "bob": ["sha256:" + "b" * 64]}}
+    assert load_config(overrides=keys, environment={}).operators.keys() == {"ann", "bob"}
+    shared = {"operators": {"ann": ["sha256:" + "a" * 64], "bob": ["sha256:" + "a" * 64]}}
+    with pytest.raises(ConfigError, match=r"^operators: ann and bob have a key in common$"):
         load_config(overrides=shared, environment={})
-    for wrong in ({"ann": ["my-secret"]}, {"ann": "my-secret"}):
-        with pytest.raises(ConfigError, match=r"^guard\.operators\.ann") as error:
-            load_config(overrides={"guard.operators": wrong}, environment={})
+    for wrong in ({"ann": ["my-secret"]}, {"ann": "my-secret"}, {"ann": [{"hash": "my-secret"}]}):
+        with pytest.raises(ConfigError, match=r"^operators\.ann") as error:
+            load_config(overrides={"operators": wrong}, environment={})
         assert "my-secret" not in str(error.value)
 
 
@@ -169,3 +175,18 @@ def test_the_cache_folder_is_that_of_the_xdg_specification():
     assert cache_folder({"XDG_CACHE_HOME": "/var/cache/me"}) == Path("/var/cache/me/chairlift")
     home = Path.home() / ".cache" / "chairlift"
     assert cache_folder({}) == cache_folder({"XDG_CACHE_HOME": "relative"}) == home
+
+
+@pytest.mark.parametrize(
+    ("http", "grpc", "address"),
+    [
+        ({}, {}, ("127.0.0.1", 9000)),
+        ({"port": 64535}, {}, ("127.0.0.1", 65535)),
+        ({"port": 64536}, {}, ("127.0.0.1", 63536)),
+        ({"host": "::1", "port": 8001}, {}, ("::1", 9001)),
+        ({"host": "0.0.0.0"}, {"host": "127.0.0.1", "port": 5000}, ("127.0.0.1", 5000)),
+        ({}, {"port": "5000"}, ("127.0.0.1", 5000)),
+    ],
+)
+def test_grpc_listens_beside_http(http, grpc, address):
+    assert GrpcConfig(**grpc).address(HttpConfig(**http)) == address

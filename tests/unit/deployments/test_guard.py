@@ -11,16 +11,17 @@ import pytest
 
 from chairlift.cluster.errors import InvalidRequest
 from chairlift.cluster.guard_state import Mode, Rung
+from chairlift.cluster.keys import KeyRing, hash_key
 from chairlift.cluster.protocol import ENDLESS
-from chairlift.cluster.tenants import hash_key
 from chairlift.deployments.cli import main
 from chairlift.deployments.guard_door import GuardDoor
 from chairlift.deployments.guard_keeper import Order
 from chairlift.deployments.http_server import HttpServer
+from chairlift.deployments.operators import Operators
 from support.figures import guard_figures
 from support.http_app import http_app
 
-KEYS = {"ann": [hash_key("a-key")]}
+KEYS = {hash_key("a-key"): "ann"}
 
 
 class FakeGuard:
@@ -41,11 +42,12 @@ class FakeGuard:
 
 
 @contextmanager
-def serving(guard: FakeGuard | None, keys: dict[str, list[str]] | None = None) -> Iterator[str]:
+def serving(guard: FakeGuard | None, keys: dict[str, str] | None = None) -> Iterator[str]:
     ready, ports, ends = threading.Event(), [], []
 
     async def serve() -> None:
-        server = HttpServer(http_app(guard=GuardDoor(guard, keys)), "127.0.0.1", 0)
+        door = GuardDoor(guard, Operators(KeyRing(keys or {})))
+        server = HttpServer(http_app(guard=door), "127.0.0.1", 0)
         end = asyncio.Event()
         ends.append((asyncio.get_running_loop(), end))
         ports.append(await server.start())

@@ -8,14 +8,15 @@ import pytest
 
 from chairlift.cluster.errors import Unavailable
 from chairlift.cluster.guard_state import Rung
-from chairlift.cluster.tenants import hash_key
+from chairlift.cluster.keys import KeyRing, hash_key
 from chairlift.deployments.guard_door import GuardDoor
 from chairlift.deployments.guard_keeper import Order
+from chairlift.deployments.operators import Operators
 from support.asgi_client import Client, Reply, call
 from support.http_app import http_app
 
 VIEW = {"mode": "act", "rung": "normal"}
-KEYS = {"ann": [hash_key("a-key")], "bob": [hash_key("b-key")]}
+KEYS = {hash_key("a-key"): "ann", hash_key("b-key"): "bob"}
 
 
 class FakeGuard:
@@ -40,12 +41,12 @@ def ask(
     path: str,
     body: object = None,
     *,
-    keys: dict[str, list[str]] | None = None,
+    keys: dict[str, str] | None = None,
     address: str | None = "127.0.0.1",
     **headers: str,
 ) -> Reply:
     """GET without a body, else POST; the type is JSON unless a header says otherwise."""
-    app = http_app(guard=GuardDoor(guard, keys))
+    app = http_app(guard=GuardDoor(guard, Operators(KeyRing(keys or {}))))
     method = "GET" if body is None else "POST"
     sent = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
     named = {name.replace("_", "-"): value for name, value in headers.items()}

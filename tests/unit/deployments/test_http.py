@@ -4,7 +4,7 @@ import logging
 import pytest
 
 from chairlift.cluster.errors import Overloaded, ReplicaLost, Unavailable
-from chairlift.deployments.http import INLINE_BODY
+from chairlift.deployments.front import INLINE_BODY
 from chairlift.router.flight import Update
 from support.asgi_client import Client, Reply, call, until
 from support.engines import replica_info
@@ -220,7 +220,7 @@ def test_a_fault_of_ours_is_logged_and_tells_the_client_nothing_of_its_nature(st
 
 
 def test_a_long_body_is_prepared_apart_and_answered_alike():
-    body = CHAT | {"padding": "x" * (INLINE_BODY + 1), "seed": 1}
+    body = CHAT | {"metadata": {"a": "x" * (INLINE_BODY + 1)}, "seed": 1}
     assert post(CHATS, body).json()["choices"] == post(CHATS, CHAT).json()["choices"]
     assert post(CHATS, body | {"n": 0}).error["param"] == "n"
 

@@ -71,7 +71,7 @@ BAD_COMPLETIONS = [
     ({"stop": ["x"] * 65}, "stop"),
     ({"stop": ""}, "stop"),
     ({"stop_token_ids": [10**6]}, "stop_token_ids[0]"),
-    ({"unknown": 1, "n": "2"}, "n"),
+    ({"unknown": 1, "n": 2}, "unknown"),
 ]
 BAD_CHATS = [
     ({"messages": []}, "messages"),
@@ -85,8 +85,8 @@ BAD_CHATS = [
     ({"max_tokens": 0}, "max_tokens"),
     ({"presence_penalty": -3}, "presence_penalty"),
     ({"logit_bias": {"AI": 1}}, "logit_bias"),
-    ({"response_format": {"type": "json_object"}}, "response_format"),
-    ({"tools": [{"type": "function"}]}, "tools"),
+    ({"response_format": {"type": "xml"}}, "response_format.type"),
+    ({"tools": [{"type": "function"}]}, "tools[0].function"),
 ]
 NO_JSON = [
     b"",
@@ -94,8 +94,8 @@ NO_JSON = [
     b"[]",
     b"\xff\xfe\x00",
     b"[" * 10_000 + b"]" * 10_000,
-    b'{"a":' * 10_000 + b"1" + b"}" * 10_000,
 ]
+DEEP = [(b'{"a":' * 10_000 + b"1" + b"}" * 10_000, "a"), (b'{"a":{},"stop":' + b"[" * 999, "stop")]
 NO_NUMBERS = [
     (b'{"prompt":"hi","temperature":1e999}', "temperature"),
     (b'{"prompt":"hi","logit_bias":{"1":-1e999}}', "logit_bias"),
@@ -103,7 +103,7 @@ NO_NUMBERS = [
 REFUSED = [
     *[(COMPLETIONS, {"prompt": "hi", **bad}, param) for bad, param in BAD_COMPLETIONS],
     *[(CHATS, {**CHAT, **bad}, param) for bad, param in BAD_CHATS],
-    *[(COMPLETIONS, body, param) for body, param in NO_NUMBERS],
+    *[(COMPLETIONS, body, param) for body, param in [*NO_NUMBERS, *DEEP]],
     *[(path, body, None) for path in (CHATS, COMPLETIONS) for body in NO_JSON],
 ]
 
@@ -139,7 +139,7 @@ def test_every_bad_input_is_refused_by_name_and_the_next_request_is_served():
     [
         {"prompt": [1] * (CONTEXT_LENGTH - 1), "max_tokens": 1},
         {"prompt": [1] * (CONTEXT_LENGTH - 1)},
-        {"prompt": "hi", "prompt_": 1, "top_k": 10**9},
+        {"prompt": "hi", "user": "me", "top_k": 10**9},
         {"prompt": "hi", "logit_bias": {}, "presence_penalty": 0},
     ],
 )

@@ -53,6 +53,18 @@ def test_port_in_use_is_named_with_the_way_out() -> None:
     check_port("127.0.0.1", port)
 
 
+def test_a_port_of_grpc_that_is_taken_is_refused_too(tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        both = config(http__port=_free_port(), grpc__port=port, model__path=str(tmp_path / "no"))
+        with pytest.raises(ConfigError, match=rf":{port}.*--grpc-port"):
+            preflight(both)
+        off = config(http__port=_free_port(), grpc__port=port, grpc__enabled=False)
+        assert preflight(off).config.grpc.port == port
+
+
 def test_host_that_is_not_ours_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"192\.0\.2\.1"):
         check_port("192.0.2.1", 8000)

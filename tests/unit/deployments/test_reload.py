@@ -1,11 +1,20 @@
 """What a changed configuration does to a service that runs."""
 
+import json
+
 import pytest
 
 from chairlift.cluster.config import ServiceConfig, load_config
 from chairlift.cluster.errors import ConfigError
 from chairlift.cluster.guard_policy import load_policy
-from chairlift.deployments.reload import changes, check_reload, router_version, worker_version
+from chairlift.deployments.reload import (
+    changes,
+    check_reload,
+    read_told,
+    router_version,
+    told_to_routers,
+    worker_version,
+)
 
 HASH, OTHER = "sha256:" + "a" * 64, "sha256:" + "b" * 64
 
@@ -26,11 +35,12 @@ def config(**paths: object) -> ServiceConfig:
         ("engine__token_budget", 64, "workers and routers"),
         ("engine__prefix_cache", False, "workers"),
         ("guard__mode", "shadow", "routers"),
-        ("guard__operators__ann", [HASH], "routers"),
+        ("operators__ann", [HASH], ""),
         ("ledger__always", True, "workers"),
         ("router__look_ahead", 5, "routers"),
         ("http__max_body", "1MiB", "routers"),
-        ("tenants__acme__keys", [HASH], "routers"),
+        ("grpc__max_message", "1MiB", "routers"),
+        ("tenants__acme__keys", [HASH], ""),
         ("router__fair", False, "workers and routers"),
     ],
 )
@@ -61,6 +71,9 @@ def test_another_policy_replaces_routers():
     [
         ("http__port", 9000),
         ("http__host", "0.0.0.0"),
+        ("grpc__port", 9001),
+        ("grpc__enabled", False),
+        ("http__tls", {"certificate": "c.pem", "key": "k.pem"}),
         ("model__name", "other"),
         ("ray__object_store", "1GiB"),
         ("workers__tensor_parallel", 2),
@@ -71,19 +84,35 @@ def test_what_needs_a_restart_is_refused_by_name(path, value):
         check_reload(config(), config(**{path: value}))
 
 
+def test_other_files_of_tls_replace_routers():
+    policy = load_policy()
+    old = config(http__tls={"certificate": "c.pem", "key": "k.pem"})
+    new = config(http__tls={"certificate": "c.pem", "key": "k.pem", "client_ca": "ca.pem"})
+    check_reload(old, new)
+    assert router_version(old, policy) != router_version(new, policy)
+
+
 def test_changes_are_told_one_by_one_without_keys():
     old = config(workers__replicas=1, tenants__old={}, tenants__both__weight=1)
     new = config(
         workers__replicas=2,
         tenants__new__keys=[HASH],
         tenants__both={"keys": [OTHER], "weight": 1},
-        guard__operators__ann=[HASH],
+        operators__ann=[HASH],
     )
     assert changes(old, new) == [
         "workers.replicas: 1 → 2",
-        "guard.operators.ann: changed",
         "tenants.old: removed",
         "tenants.both.keys: changed",
         "tenants.new: changed",
+        "operators.ann: changed",
     ]
     assert changes(new, new) == []
+
+
+def test_what_running_routers_are_told_are_all_keys_with_their_terms():
+    old = {"hash": OTHER, "expires": "2027-01-31", "name": "old"}
+    new = config(router__replicas=2, tenants__acme={"keys": [HASH, old]}, operators__ann=[OTHER])
+    told = read_told(json.loads(json.dumps(told_to_routers(new))))
+    assert (told.tenants, told.operators) == (new.tenants, new.operators)
+    assert told.router.replicas == 2

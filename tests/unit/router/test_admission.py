@@ -149,3 +149,12 @@ def test_use_is_counted_since_the_start_and_nothing_ends_that_had_not_started():
         admission.ended("acme")
     assert admission.used() == {"acme": Used(30, 4, 0)}
     assert admission.open_of("nobody") == 0
+
+
+def test_a_limit_that_has_changed_holds_at_once_and_one_that_was_lifted_no_longer():
+    admission = Admission(LIMITS)
+    assert refusal(admission) is None
+    admission.started(ACME, 600, 0.0)
+    expect(refusal(admission), RateLimited, "tenant_prompt_tokens")
+    assert refusal(admission, replace(ACME, prompt_tokens_per_minute=60_000)) is None
+    assert refusal(admission, replace(ACME, prompt_tokens_per_minute=None)) is None

@@ -11,7 +11,7 @@ from chairlift.cluster import wire, wire_frame
 from chairlift.cluster.proto import worker_pb2 as pb
 from chairlift.cluster.proto import worker_pb2_grpc as pb_grpc
 from chairlift.cluster.protocol import PROTOCOL_VERSION, Answer, Delta, FinishReason, LoadReport
-from chairlift.router.replica_stream import ReplicaStream, StreamState, StreamTiming
+from chairlift.router.replica_stream import ReplicaStream, StreamState, StreamTiming, Visitor
 from support.engines import replica_info, submission
 from support.replicas import eventually
 
@@ -91,7 +91,7 @@ async def stream_to(
     stream = ReplicaStream(
         "r",
         f"127.0.0.1:{port}",
-        router_id="router",
+        visitor=Visitor("router"),
         clock=asyncio.get_running_loop().time,
         timing=StreamTiming(**quick),
         on_news=lambda: None,

@@ -1,7 +1,7 @@
 import asyncio
 import time
 
-from chairlift.router.replica_stream import ReplicaStream, StreamTiming
+from chairlift.router.replica_stream import ReplicaStream, StreamTiming, Visitor
 
 
 def test_is_closed_even_while_it_breaks(monkeypatch):
@@ -11,7 +11,7 @@ def test_is_closed_even_while_it_breaks(monkeypatch):
         stream = ReplicaStream(
             "r",
             "127.0.0.1:1",
-            router_id="router",
+            visitor=Visitor("router"),
             clock=time.monotonic,
             timing=StreamTiming(),
             on_news=lambda: None,

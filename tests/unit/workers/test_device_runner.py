@@ -5,11 +5,13 @@ from functools import partial
 import pytest
 import torch
 
+from chairlift.cluster.grammar import json_grammar
 from chairlift.cluster.model_files import read_spec
 from chairlift.workers import device_runner, model_loading
 from chairlift.workers.decoder_weights import pack_weights
 from chairlift.workers.device_queue import CpuQueue
 from chairlift.workers.device_runner import DeviceCache, DeviceRunner
+from chairlift.workers.grammar_masks import GrammarMasks, NoMasks
 from chairlift.workers.model_loading import Compute
 from chairlift.workers.model_runner import ModelRunner
 from chairlift.workers.sequence import Slice, StepPlan, StepResult
@@ -19,6 +21,7 @@ from support import tiny_llama
 from support.cpp_kernels import make_kernels
 from support.decoding import Decoder, make_sequence
 from support.device_runners import make_device_runner
+from support.grammars import byte_grammars
 from support.llama_models import random_weights, tiny_spec
 from support.shared_ranks import by_ranks
 from support.tiny_llama import write_folder
@@ -115,6 +118,23 @@ def decode(runner, asked, *, budget=512, max_tokens=9):
 @pytest.mark.parametrize("budget", [7, 512])
 def test_every_step_brings_what_it_does_without_a_device(runner, plain, asked, budget):
     assert decode(runner, asked, budget=budget) == decode(plain, asked, budget=budget)
+
+
+def test_sequences_with_a_grammar_follow_it_as_without_a_device_and_as_alone(runner, plain):
+    """In the company of others, each with a place of its own, whoever computes."""
+    grammars = byte_grammars(SPEC.vocab_size, end=0)
+    endless = {
+        "grammar": json_grammar({"type": "array", "minItems": 99, "items": {"enum": [1, "A"]}})
+    }
+    asked = [endless, {}, endless | {"temperature": 1.0, "seed": 5, "logprobs": 2}, ASKED[1]]
+    plain.masks, runner.masks = GrammarMasks(grammars), GrammarMasks(grammars)
+    together = decode(plain, asked)
+    assert decode(runner, asked) == together
+    assert decode(runner, asked, budget=7) == decode(plain, asked, budget=7)
+    first = bytes(tokens[0] for tokens, _, _ in together)
+    assert first == bytes(tokens[0] for tokens, _, _ in decode(plain, [endless]))
+    assert grammars.follow(endless["grammar"]).mask() and first.startswith(b"[")
+    plain.masks, runner.masks = NoMasks(), NoMasks()
 
 
 @pytest.mark.parametrize("length", [1, 4, 9])

@@ -292,3 +292,13 @@ def test_it_can_be_read_in_the_middle_of_a_step() -> None:
         *_, last = parse_ledger(content)
         assert isinstance(last, Plan)
         assert last.slices
+
+
+def test_files_are_for_the_services_own_user_alone(tmp_path: Path) -> None:
+    place = folder(tmp_path / "new")
+    place.open_journal(b"header")
+    place.close()
+    assert place.dump("anomaly", [b"content"]) is not None
+    modes = {each.stat().st_mode & 0o777 for each in (tmp_path / "new").iterdir()}
+    assert modes == {0o600}
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700

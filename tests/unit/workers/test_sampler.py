@@ -11,7 +11,7 @@ from chairlift.kernels import reference
 from chairlift.kernels.logits import Adjustment
 from chairlift.kernels.sampler import NumpySampler
 from chairlift.workers.sampler import sample_step, score_prompts
-from chairlift.workers.sequence import Slice, StepPlan
+from chairlift.workers.sequence import NO_TOKEN, Slice, StepPlan
 from support.cpp_kernels import make_kernels
 from support.decoding import make_sequence
 
@@ -126,6 +126,31 @@ def test_only_allowed_tokens_are_chosen_and_only_from_the_length_asked_for_an_en
                 output=output, temperature=1.0, seed=seed, min_tokens=4, allowed_token_ids=(2, 3, 7)
             )
             assert sampled(sampler, sequence, logits)[0] in possible
+
+
+def test_a_mask_is_kept_to_and_log_probabilities_are_of_what_it_leaves(sampler):
+    mask = (1 << 7 | 1 << 30).to_bytes(5, "little")
+    sequence = sequence_with(grammar="some", logprobs=3)
+    logits = np.array([row()], np.float32)
+    result = sample_step(decoding(sequence), logits, EOS, sampler, {0: mask})
+    assert result.tokens[0] in (7, 30)
+    likely = {token for token, value in result.logprobs[0].top if value > -math.inf}
+    assert likely == {7, 30}
+    assert sum(math.exp(value) for _, value in result.logprobs[0].top) == pytest.approx(1)
+
+
+def test_an_end_comes_before_the_length_asked_for_where_nothing_else_may(sampler):
+    mask = (1 << EOS[0]).to_bytes(5, "little")
+    sequence = sequence_with(grammar="some", min_tokens=9)
+    result = sample_step(decoding(sequence), np.array([row()], np.float32), EOS, sampler, {0: mask})
+    assert result.tokens == (EOS[0],)
+
+
+def test_who_may_have_no_token_gets_none_and_the_others_theirs(sampler):
+    plain, lost = sequence_with(index=1), sequence_with(index=2, grammar="some", logprobs=1)
+    logits = np.array([row(), row()], np.float32)
+    result = sample_step(decoding(plain, lost), logits, EOS, sampler, {1: b""})
+    assert result.tokens == (sampled(sampler, plain, row())[0], NO_TOKEN)
 
 
 def test_an_end_token_can_come_at_once_when_it_is_no_end(sampler):

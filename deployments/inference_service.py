@@ -1,0 +1,168 @@
+"""``chairlift.v1.Inference``: Chairlift's own gRPC API.
+
+Owns what its methods do. How a call begins and ends is the business of ``grpc_call``, which
+fields there are that of ``inference_fields``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from chairlift import __version__
+from chairlift.cluster.errors import InvalidRequest, NotFound
+from chairlift.deployments.fan_in import Flights
+from chairlift.deployments.front import INLINE_BODY, Front
+from chairlift.deployments.generations import Generations
+from chairlift.deployments.grpc_call import Call, Method, service_handler
+from chairlift.deployments.inference_answer import Answer, joined, usage_of
+from chairlift.deployments.inference_fields import (
+    chat_fields,
+    field_path,
+    generation_api,
+    generation_fields,
+)
+from chairlift.deployments.openai_convert import Generation
+from chairlift.deployments.openai_sampling import check_token_ids
+from chairlift.deployments.openai_schema import ChatBody, parse_body
+from chairlift.deployments.proto import inference_pb2 as pb
+from chairlift.router.placement import ReplicaView
+
+if TYPE_CHECKING:
+    from chairlift.deployments.grpc_call import Handler
+
+__all__ = ["INFERENCE", "InferenceService"]
+
+INFERENCE = pb.DESCRIPTOR.services_by_name["Inference"]
+ANY_LENGTH = 2**31
+"""Tokens that may be counted; the message's size is limited as it is."""
+
+
+class InferenceService:
+    """Its methods, over one router."""
+
+    def __init__(self, front: Front, generations: Generations) -> None:
+        self._front = front
+        self._generations = generations
+
+    def handler(self) -> Handler:
+        """To be added to a server."""
+        methods: dict[str, Method] = {
+            "Generate": self._generate,
+            "GenerateStream": self._generate_stream,
+            "Abort": self._abort,
+            "GetModelInfo": self._get_model_info,
+            "GetLoad": self._get_load,
+            "Tokenize": self._tokenize,
+            "Detokenize": self._detokenize,
+        }
+        return service_handler(INFERENCE, methods, self._front.tenants)
+
+    @contextlib.asynccontextmanager
+    async def _take_off(
+        self, request: pb.GenerateRequest, call: Call
+    ) -> AsyncIterator[tuple[Generation, Flights]]:
+        call.path_of = field_path(request)
+        run = self._generations.run(
+            generation_api(request), generation_fields(request), call.caller(), call.size
+        )
+        del request  # megabytes, perhaps, that the tokens need not wait with
+        async with run as (generation, flights):
+            await call.open(flights.traceparent)
+            yield generation, flights
+
+    async def _generate(self, request: pb.GenerateRequest, call: Call) -> pb.GenerateResponse:
+        async with self._take_off(request, call) as (generation, flights):
+            answer = Answer(generation, flights, self._front.tokenizer)
+            async with flights.turns() as turns:
+                chunks = [await answer.chunk(turn) async for turn in turns]
+            return pb.GenerateResponse(
+                model=self._front.model_name,
+                choices=joined(chunks, generation.num_choices),
+                usage=usage_of(flights.usage),
+                seed=generation.seeds[0],
+            )
+
+    async def _generate_stream(self, request: pb.GenerateRequest, call: Call) -> None:
+        async with self._take_off(request, call) as (generation, flights):
+            del request
+            answer = Answer(generation, flights, self._front.tokenizer)
+            async with flights.turns() as turns:
+                async for turn in turns:
+                    await call.write(await answer.chunk(turn))
+
+    async def _abort(self, request: pb.AbortRequest, call: Call) -> pb.AbortResponse:
+        aborted = self._generations.abort(call.tenant, request.request_id)
+        if not aborted:
+            raise NotFound("request_id: no such request is under way here", param="request_id")
+        return pb.AbortResponse(aborted=aborted)
+
+    async def _get_model_info(
+        self, request: pb.GetModelInfoRequest, call: Call
+    ) -> pb.GetModelInfoResponse:
+        front = self._front
+        return pb.GetModelInfoResponse(
+            model=front.model_name,
+            max_model_len=front.limit,
+            vocab_size=front.tokenizer.vocab_size,
+            chat=front.template is not None,
+            max_choices=front.max_choices,
+            server_version=__version__,
+        )
+
+    async def _get_load(self, request: pb.GetLoadRequest, call: Call) -> pb.GetLoadResponse:
+        return pb.GetLoadResponse(replicas=map(_load_of, self._front.router.replicas()))
+
+    async def _tokenize(self, request: pb.TokenizeRequest, call: Call) -> pb.TokenizeResponse:
+        call.path_of = field_path(request)
+        self._front.converter.check_model(request.model if request.HasField("model") else None)
+        if call.size > INLINE_BODY:
+            tokens = await asyncio.to_thread(self._tokens_of, request)
+        else:
+            tokens = self._tokens_of(request)
+        return pb.TokenizeResponse(token_ids=tokens, max_model_len=self._front.limit)
+
+    def _tokens_of(self, request: pb.TokenizeRequest) -> list[int]:
+        match request.WhichOneof("input"):
+            case "text":
+                special = request.add_special_tokens or not request.HasField("add_special_tokens")
+                return self._front.tokenizer.encode(request.text, add_special=special)
+            case "chat":
+                chat = parse_body(ChatBody, chat_fields(request.chat))
+                return self._front.converter.chat_prompt(chat, ANY_LENGTH)
+            case _:
+                raise InvalidRequest(
+                    "input: one of text and chat must be set",
+                    param="input",
+                    code="missing_required_parameter",
+                )
+
+    async def _detokenize(self, request: pb.DetokenizeRequest, call: Call) -> pb.DetokenizeResponse:
+        tokenizer = self._front.tokenizer
+        self._front.converter.check_model(request.model if request.HasField("model") else None)
+        check_token_ids(request.token_ids, "token_ids", tokenizer.vocab_size)
+        arguments = list(request.token_ids)
+        if call.size > INLINE_BODY:
+            text = await asyncio.to_thread(
+                tokenizer.decode, arguments, skip_special=not request.keep_special_tokens
+            )
+        else:
+            text = tokenizer.decode(arguments, skip_special=not request.keep_special_tokens)
+        return pb.DetokenizeResponse(text=text)
+
+
+def _load_of(view: ReplicaView) -> pb.ReplicaLoad:
+    load = view.load
+    if load is None:
+        return pb.ReplicaLoad(id=view.replica_id, live=view.ready)
+    return pb.ReplicaLoad(
+        id=view.replica_id,
+        live=view.ready,
+        running=load.running,
+        waiting=load.waiting,
+        blocks_used=load.blocks_used,
+        blocks_total=load.blocks_total,
+        report_age_s=view.load_age_s,
+    )
