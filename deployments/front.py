@@ -76,8 +76,10 @@ class Front:
         replicas = self.router.max_sequence_tokens
         return self.context_length if replicas is None else min(replicas, self.context_length)
 
-    async def convert(self, convert: Convert, body: Body, caller: Caller, size: int) -> Generation:
-        """What ``convert``, of the converter, makes of a body of ``size`` bytes."""
-        if size > INLINE_BODY:
-            return await asyncio.to_thread(convert, body, caller, self.limit)
-        return convert(body, caller, self.limit)
+    async def convert(
+        self, convert: Convert, body: Body, caller: Caller, *, quick: bool
+    ) -> Generation:
+        """What ``convert``, of the converter, makes of a body; in a thread unless that is quick."""
+        if quick:
+            return convert(body, caller, self.limit)
+        return await asyncio.to_thread(convert, body, caller, self.limit)

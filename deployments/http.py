@@ -233,9 +233,8 @@ class HttpApp:
         )
         body = await exchange.read_json(self.config.max_body, self.config.body_timeout_s)
         async with exchange.while_client_stays():
-            slow = any(name in body for name in SCHEMA_FIELDS)
-            size = max(len(body), slow * (INLINE_BODY + 1))
-            generation = await self.front.convert(convert, body, caller, size)
+            quick = len(body) <= INLINE_BODY and not any(name in body for name in SCHEMA_FIELDS)
+            generation = await self.front.convert(convert, body, caller, quick=quick)
             del body  # megabytes, perhaps, that the tokens need not wait with
             head = ResponseHead(
                 api=generation.api,

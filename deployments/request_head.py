@@ -42,7 +42,7 @@ class BoundedHead(HttpToolsProtocol):
     _refused = False
 
     def connection_made(self, transport: BaseTransport) -> None:
-        super().connection_made(transport)  # type: ignore[arg-type]
+        super().connection_made(transport)  # type: ignore[arg-type]  # the same, by another name
         self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -21,6 +21,7 @@ from pydantic import ConfigDict, Field, model_validator
 from chairlift.cluster.config import HttpConfig
 from chairlift.cluster.errors import InvalidRequest
 from chairlift.deployments.asgi import Exchange
+from chairlift.deployments.front import INLINE_BODY
 from chairlift.deployments.openai_convert import Converter, TextEncoder
 from chairlift.deployments.openai_messages import MAX_MESSAGES, Message, Part, check_messages
 from chairlift.deployments.openai_sampling import check_token_ids
@@ -31,7 +32,6 @@ __all__ = ["DETOKENIZE", "TOKENIZE", "DetokenizeBody", "TokenDoor", "TokenizeBod
 
 TOKENIZE, DETOKENIZE = "/tokenize", "/detokenize"
 
-INLINE_BODY = 4096
 MAX_TOKENS = 2**20
 
 Endpoint: TypeAlias = Callable[[Exchange], Awaitable[None]]

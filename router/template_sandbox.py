@@ -86,7 +86,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         self.filters[_WEIGH] = self._weighed
         self.filters[_CONCATENATE] = self._concatenated
         # With this Jinja joins what macros and blocks write.
-        self.concat = self._concatenated  # type: ignore[method-assign]
+        self.concat = self._concatenated  # type: ignore[method-assign]  # Jinja means it
 
     def add_filter(self, name: str, function: Callable[..., Any]) -> None:
         """A filter of the same bounds as Jinja's own."""

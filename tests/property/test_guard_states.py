@@ -3,7 +3,7 @@
 import itertools
 import math
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from hypothesis import given, settings
@@ -73,9 +73,9 @@ def turns(moves: Iterable[Move]) -> Iterator[Move]:
 
 
 def check_bounds(moves: list[Move]) -> None:
-    of_kind: Callable[..., list[Move]] = lambda *kinds: [  # noqa: E731
-        move for move in moves if move.kind in kinds
-    ]
+    def of_kind(kind: MoveKind) -> list[Move]:
+        return [move for move in moves if move.kind is kind]
+
     assert most_within_an_hour(of_kind(MoveKind.DOWN)) <= DOWN
     assert most_within_an_hour(of_kind(MoveKind.UP)) <= DOWN + Rung.STOP
     assert most_within_an_hour(turns(moves)) <= TURNS
