@@ -50,7 +50,7 @@ class Submitting:
         else:
             task = asyncio.create_task(self._compiled(grammars, submission))
             self._waiting.add(task)
-            task.add_done_callback(self._waiting.discard)
+            task.add_done_callback(self._over)
 
     def cancel(self, handles: Iterable[int]) -> None:
         """End these early, those that still wait as soon as they are in."""
@@ -64,6 +64,11 @@ class Submitting:
         for task in self._waiting:
             task.cancel()
         self._intake.leave(self._origin)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._waiting.discard(task)
+        if not self._waiting:
+            self._cancelled.clear()  # the rest was of others, who were in
 
     async def _compiled(self, grammars: Grammars, submission: Submission) -> None:
         compiled = grammars.compiled(submission.request.sampling.grammar)

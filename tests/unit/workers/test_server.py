@@ -183,10 +183,15 @@ def test_what_a_gone_router_asked_for_is_given_up(how):
 def test_a_cancelled_handle_ends():
     async def scenario(replica):
         async with raw_stream(replica.endpoint) as stream:
+            replica.gate.close()
             await stream.send(submit(1, max_tokens=4000), submit(2, max_tokens=4))
             await stream.send(cancels=(1, 99))
-            await stream.read_until(lambda: len(stream.finishes) == 2)
-            assert stream.finishes == {1: FinishReason.CANCELLED, 2: FinishReason.LENGTH}
+            await stream.send(submit(3, max_tokens=4))
+            await stream.read_until(lambda: 3 in stream.answers)  # so the cancellation is there
+            replica.gate.open()
+            await stream.read_until(lambda: len(stream.finishes) == 3)
+            ended = FinishReason.LENGTH
+            assert stream.finishes == {1: FinishReason.CANCELLED, 2: ended, 3: ended}
 
     with_replica(scenario)
 

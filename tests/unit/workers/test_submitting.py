@@ -48,6 +48,22 @@ def test_who_is_cancelled_before_its_grammar_is_ready_is_cancelled_then():
     asyncio.run(main())
 
 
+def test_what_was_cancelled_meanwhile_is_forgotten_when_nobody_waits_any_more():
+    async def main():
+        stream = Stream()
+        stream.submitting.submit(submission(4, grammar=GRAMMAR))
+        stream.submitting.cancel([9])
+        await stream.answered(1)
+        await asyncio.sleep(0)  # the task's callbacks
+        stream.submitting.submit(submission(9, grammar=json_grammar({"type": "null"})))
+        await stream.answered(2)
+        drained = stream.intake.drain()
+        assert [sequence.key.handle for sequence in drained.arrivals] == [4, 9]
+        assert not drained.cancelled
+
+    asyncio.run(main())
+
+
 def test_what_cannot_be_followed_is_refused_with_its_reason():
     async def main():
         stream, without = Stream(), Stream(grammars=False)
