@@ -27,6 +27,7 @@ from chairlift.cluster.config_sections import (
     RayConfig,
     RouterConfig,
     Section,
+    StreamTlsConfig,
     TelemetryConfig,
     TenantConfig,
     TenantName,
@@ -51,12 +52,14 @@ __all__ = [
     "RayConfig",
     "RouterConfig",
     "ServiceConfig",
+    "StreamTlsConfig",
     "TelemetryConfig",
     "TlsConfig",
     "TracingConfig",
     "WorkersConfig",
     "cache_folder",
     "client_headers",
+    "client_key",
     "load_config",
     "parse_bytes",
     "set_environment",
@@ -239,13 +242,18 @@ def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
     return caches / "chairlift"
 
 
-def client_headers(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+def client_key(environment: Mapping[str, str] | None = None) -> str | None:
     """For our own clients of a service: the API key in ``$CHAIRLIFT_API_KEY``, if there is one.
 
     Args:
         environment: by default the process's.
     """
-    key = (os.environ if environment is None else environment).get("CHAIRLIFT_API_KEY")
+    return (os.environ if environment is None else environment).get("CHAIRLIFT_API_KEY") or None
+
+
+def client_headers(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The same as headers of a request."""
+    key = client_key(environment)
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 

@@ -16,6 +16,7 @@ from chairlift.deployments.openai_convert import Converter, Generation
 from chairlift.deployments.openai_logprobs import TokenForms
 from chairlift.deployments.openai_schema import Body
 from chairlift.deployments.request_terms import Caller
+from chairlift.deployments.token_desk import TokenDesk
 from chairlift.deployments.tool_formats import ToolFormatName
 from chairlift.router.chat_template import ChatTemplate
 from chairlift.router.router import Router
@@ -54,6 +55,7 @@ class Front:
     tool_format: ToolFormatName | Literal["auto"] = "auto"
     converter: Converter = field(init=False)
     forms: TokenForms = field(init=False)
+    tokens: TokenDesk = field(init=False)
 
     def __post_init__(self) -> None:
         self.converter = Converter(
@@ -64,6 +66,7 @@ class Front:
             tool_format=self.tool_format,
         )
         self.forms = TokenForms(self.tokenizer)
+        self.tokens = TokenDesk(self.tokenizer, self.converter)
 
     @property
     def ready(self) -> bool:

@@ -128,7 +128,6 @@ class HttpApp:
         self._converter = self.front.converter
         dashboard = Dashboard(self.figures)
         self._pages = RiderPages(self.ledgers.fetch, self.guard.who)
-        tokens = TokenDoor(self.tokenizer, self._converter, self.config, lambda: self.front.limit)
         self._endpoints = {
             "/": ("GET", self._index),
             "/dashboard": ("GET", dashboard.page),
@@ -136,7 +135,7 @@ class HttpApp:
             "/dashboard/riders": ("GET", self._pages.riders),
             **self.guard.endpoints(),
             **ApiDocs(self.model_name).endpoints(),
-            **tokens.endpoints(),
+            **TokenDoor(self.front, self.config).endpoints(),
             "/health": ("GET", self._health),
             "/metrics": ("GET", self._metrics),
             "/metrics/cluster": ("GET", dashboard.metrics),

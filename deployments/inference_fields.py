@@ -15,7 +15,14 @@ from chairlift.cluster.errors import InvalidRequest
 from chairlift.deployments.openai_response import Api
 from chairlift.deployments.proto import inference_pb2 as pb
 
-__all__ = ["chat_fields", "field_path", "generation_api", "generation_fields"]
+__all__ = [
+    "detokenize_fields",
+    "detokenize_path",
+    "field_path",
+    "generation_api",
+    "generation_fields",
+    "tokenize_fields",
+]
 
 _SAMPLING = frozenset(pb.Sampling.DESCRIPTOR.fields_by_name)
 _LISTS = ("allowed_token_ids", "stop", "stop_token_ids")
@@ -32,11 +39,7 @@ def generation_api(request: pb.GenerateRequest) -> Api:
     """The endpoint of HTTP that takes the same; raises InvalidRequest without an input."""
     match request.WhichOneof("input"):
         case None:
-            raise InvalidRequest(
-                "input: one of text, tokens and chat must be set",
-                param="input",
-                code="missing_required_parameter",
-            )
+            raise _no_input("text, tokens and chat")
         case "chat":
             return Api.CHAT
         case _:
@@ -54,7 +57,7 @@ def generation_fields(request: pb.GenerateRequest) -> dict[str, Any]:
         fields["echo"] = True
     match request.WhichOneof("input"):
         case "chat":
-            fields |= chat_fields(request.chat)
+            fields |= _chat_fields(request.chat)
             if (number := fields.get("logprobs")) is not None:
                 fields |= {"logprobs": True, "top_logprobs": number}
         case "tokens":
@@ -64,11 +67,26 @@ def generation_fields(request: pb.GenerateRequest) -> dict[str, Any]:
     return fields
 
 
-def chat_fields(chat: pb.Chat) -> dict[str, Any]:
-    """A conversation as a part of a body."""
-    return {
-        "messages": [_set(message, "content") | {"role": message.role} for message in chat.messages]
-    }
+def tokenize_fields(request: pb.TokenizeRequest) -> dict[str, Any]:
+    """The same request as a body of ``/tokenize``; raises InvalidRequest without an input."""
+    fields = _set(request, "model", "add_special_tokens")
+    match request.WhichOneof("input"):
+        case "text":
+            return fields | {"prompt": request.text}
+        case "chat":
+            return fields | _chat_fields(request.chat)
+        case _:
+            raise _no_input("text and chat")
+
+
+def detokenize_fields(request: pb.DetokenizeRequest) -> dict[str, Any]:
+    """The same request as a body of ``/detokenize``."""
+    return _set(request, "model") | {"tokens": list(request.token_ids)}
+
+
+def detokenize_path(param: str) -> str:
+    """Name in a body → path in a DetokenizeRequest."""
+    return re.sub("^tokens", "token_ids", param)
 
 
 def field_path(request: pb.GenerateRequest | pb.TokenizeRequest) -> partial[str]:
@@ -84,6 +102,18 @@ def _path(input_path: str, param: str) -> str:
     if name == "top_logprobs":
         name = "logprobs"
     return f"sampling.{name}{rest}" if name in _SAMPLING else param
+
+
+def _chat_fields(chat: pb.Chat) -> dict[str, Any]:
+    return {
+        "messages": [_set(message, "content") | {"role": message.role} for message in chat.messages]
+    }
+
+
+def _no_input(choices: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"input: one of {choices} must be set", param="input", code="missing_required_parameter"
+    )
 
 
 def _sampling_fields(sampling: pb.Sampling) -> dict[str, Any]:
