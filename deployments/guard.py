@@ -17,13 +17,13 @@ from typing import Any
 
 import aiohttp
 import orjson
-import yaml
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
 from chairlift.cluster.errors import ConfigError
 from chairlift.cluster.protocol import ENDLESS
+from chairlift.cluster.yaml_text import parse_yaml
 from chairlift.deployments.chat import printable
 from chairlift.evaluation.openai_stream import ServerFault, read_error, unusable
 from chairlift.evaluation.target_server import Server, add_server_flags, named_server
@@ -111,8 +111,8 @@ def _order(arguments: argparse.Namespace) -> dict[str, Any]:
 def _value(text: str) -> object:
     """Numbers and true or false as such, all else as it is."""
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
+        value = parse_yaml(text, "the value")
+    except ConfigError:
         return text
     return value if isinstance(value, bool | int | float) else text
 
