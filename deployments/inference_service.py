@@ -28,6 +28,7 @@ from chairlift.deployments.openai_convert import Generation
 from chairlift.deployments.openai_sampling import check_token_ids
 from chairlift.deployments.openai_schema import ChatBody, parse_body
 from chairlift.deployments.proto import inference_pb2 as pb
+from chairlift.deployments.tool_schema import read_tools
 from chairlift.router.placement import ReplicaView
 
 if TYPE_CHECKING:
@@ -65,10 +66,13 @@ class InferenceService:
         self, request: pb.GenerateRequest, call: Call
     ) -> AsyncIterator[tuple[Generation, Flights]]:
         call.path_of = field_path(request)
-        run = self._generations.run(
-            generation_api(request), generation_fields(request), call.caller(), call.size
-        )
-        del request  # megabytes, perhaps, that the tokens need not wait with
+        api = generation_api(request)
+        if call.size > INLINE_BODY:
+            fields = await asyncio.to_thread(generation_fields, request)
+        else:
+            fields = generation_fields(request)
+        run = self._generations.run(api, fields, call.caller(), call.size)
+        del request, fields  # megabytes, perhaps, that the tokens need not wait with
         async with run as (generation, flights):
             await call.open(flights.traceparent)
             yield generation, flights
@@ -131,7 +135,8 @@ class InferenceService:
                 return self._front.tokenizer.encode(request.text, add_special=special)
             case "chat":
                 chat = parse_body(ChatBody, chat_fields(request.chat))
-                return self._front.converter.chat_prompt(chat, ANY_LENGTH)
+                use = read_tools(chat.tools, chat.tool_choice, chat.parallel_tool_calls)
+                return self._front.converter.chat_prompt(chat, ANY_LENGTH, use)
             case _:
                 raise InvalidRequest(
                     "input: one of text and chat must be set",
