@@ -8,16 +8,15 @@ import aiohttp
 import grpc
 import pytest
 
-from chairlift.cluster.protocol import FinishReason
 from chairlift.deployments.proto import inference_pb2 as pb
 from chairlift.deployments.proto.inference_pb2_grpc import InferenceStub
+from chairlift.router.flight import Update
 from support.chain import running_chain
 from support.fake_router import FakeRouter
 from support.grammars import byte_grammars
 from support.grpc_front import details_of, grpc_front
 from support.http_app import USER
 from support.inference_stub import failure, read, with_stub
-from support.scored import ScriptedRouter, says
 
 SCHEMA = {
     "type": "object",
@@ -119,17 +118,23 @@ def test_calls_come_in_pieces_and_whole():
     request = pb.GenerateRequest(
         chat=pb.Chat(messages=[USER_SAYS], tools=[pb.Tool(function=pb.Function(name="look"))])
     )
-    pieces = (said[at : at + 9].encode() for at in range(0, len(said), 9))
-    script = says(*pieces, finish=FinishReason.STOP)
-    chunks = with_stub(
-        lambda stub: read(stub.GenerateStream(request)), ScriptedRouter(script), **ROOM
-    )
+
+    def script(asked: Any) -> list[list[Update]]:
+        """A turn for every nine characters, so that they are not joined."""
+        ends = range(9, len(said) + 9, 9)
+        return [
+            [Update(0, said[end - 9 : end], end // 9, "stop" if end >= len(said) else None)]
+            for end in ends
+        ]
+
+    chunks = with_stub(lambda stub: read(stub.GenerateStream(request)), FakeRouter(script), **ROOM)
     pieces = [call for chunk in chunks for choice in chunk.choices for call in choice.tool_calls]
+    assert len(pieces) > 1
     assert pieces[0].id.startswith("call_") and pieces[0].function.name == "look"
     assert {(piece.id, piece.function.name) for piece in pieces[1:]} == {("", "")}
     assert "".join(piece.function.arguments for piece in pieces) == '{"at": 1}'
     assert chunks[-1].choices[0].finish_reason == pb.FINISH_REASON_TOOL_CALLS
-    whole = with_stub(lambda stub: stub.Generate(request), ScriptedRouter(script), **ROOM)
+    whole = with_stub(lambda stub: stub.Generate(request), FakeRouter(script), **ROOM)
     assert (calls_of(whole.choices[0]), whole.choices[0].text) == ([("look", '{"at": 1}')], "")
 
 
