@@ -80,7 +80,7 @@ class ModelSource(Section):
     """``smollm2`` (embedded), a GGUF file, or a Hugging Face folder with safetensors."""
     name: str | None = None
     """The name that clients use; by default the one that the model carries."""
-    tool_format: Literal["auto", "hermes", "llama3", "mistral"] = "auto"
+    tool_format: Literal["auto", "hermes", "llama3", "mistral", "mistral_args"] = "auto"
     """How the model writes calls of tools; by default as its chat template does."""
 
 

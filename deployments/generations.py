@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from chairlift.cluster.errors import Aborted, RequestError
 from chairlift.cluster.tenants import Tenant
 from chairlift.deployments.fan_in import Flights, take_off
-from chairlift.deployments.front import INLINE_BODY, Front
+from chairlift.deployments.front import Front
 from chairlift.deployments.openai_convert import Generation
 from chairlift.deployments.openai_response import Api
 from chairlift.deployments.request_terms import Caller
@@ -62,9 +62,7 @@ class Generations:
         converter = self._front.converter
         convert = converter.chat if api is Api.CHAT else converter.completion
         async with self._abortable((caller.tenant.name, caller.request_id)):
-            generation = await self._front.convert(
-                convert, fields, caller, quick=size <= INLINE_BODY
-            )
+            generation = await self._front.convert(convert, fields, caller, size=size)
             del fields  # megabytes, perhaps, that the tokens need not wait with
             async with take_off(self._front.router, generation) as flights:
                 yield generation, flights

@@ -6,6 +6,7 @@ fields there are that of ``inference_fields``.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
@@ -62,10 +63,13 @@ class InferenceService:
         self, request: pb.GenerateRequest, call: Call
     ) -> AsyncIterator[tuple[Generation, Flights]]:
         call.path_of = field_path(request)
-        run = self._generations.run(
-            generation_api(request), generation_fields(request), call.caller(), call.size
-        )
-        del request  # megabytes, perhaps, that the tokens need not wait with
+        api = generation_api(request)
+        if call.size > INLINE_BODY:
+            fields = await asyncio.to_thread(generation_fields, request)
+        else:
+            fields = generation_fields(request)
+        run = self._generations.run(api, fields, call.caller(), call.size)
+        del request, fields  # megabytes, perhaps, that the tokens need not wait with
         async with run as (generation, flights):
             await call.open(flights.traceparent)
             yield generation, flights
