@@ -32,15 +32,27 @@ from chairlift.cluster.windows import Fold
 from chairlift.evaluation.arrivals import arrival_times, parse_arrivals
 from chairlift.evaluation.guard_replica import Machine, Replica
 from chairlift.evaluation.guard_router import Asked, Clocks, SimulatedRouter
-from chairlift.evaluation.lengths import parse_lengths
+from chairlift.evaluation.lengths import Lengths, parse_lengths
 from chairlift.router.metrics import Outcome
 
-__all__ = ["Course", "Fault", "Look", "Traffic", "World", "WorldSettings", "capacity", "play"]
+__all__ = [
+    "Course",
+    "Crowd",
+    "Fault",
+    "Look",
+    "Traffic",
+    "World",
+    "WorldSettings",
+    "capacity",
+    "play",
+]
 
 EPOCH = 1_700_000_040.0
 """What the wall clock says at the start; a minute begins."""
 
 TICK_S, HEARTBEAT_S, REPORT_S = 0.1, 0.25, 1.0
+
+CROWD_GATHERS_S = 1.0
 
 CONTEXT = 512
 """Tokens of the longest sequence that the model allows, as far as fairness is concerned."""
@@ -70,10 +82,32 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
+class Crowd:
+    """Clients of one tenant of which each asks again as soon as it has its answer.
+
+    However slow the service is, no more than ``clients`` are under way; and however fast it turns
+    them away, they come again.
+
+    Attributes:
+        pause_s: from the end of an answer, or a refusal, to the next request.
+        prompt, output: see ``lengths``.
+    """
+
+    tenant: str
+    clients: int
+    pause_s: float = 0.05
+    prompt: str = "uniform:16,64"
+    output: str = "uniform:8,32"
+    priority: Priority = Priority.STANDARD
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class WorldSettings:
     """What there is, and what comes.
 
     Attributes:
+        crowds: from the start to the end.
         seed: of all that is drawn.
         policy: of the Guard; None for the one that ships.
         first_token_s, per_token_s: the targets.
@@ -82,6 +116,7 @@ class WorldSettings:
     traffic: tuple[Traffic, ...]
     duration_s: float
     seed: int = 0
+    crowds: tuple[Crowd, ...] = ()
     machine: Machine = field(default_factory=Machine)
     replicas: int = 2
     routers: int = 1
@@ -193,6 +228,10 @@ class World:
         settings = self._settings
         for number, each in enumerate(settings.traffic):
             self._arrive(each, self._requests(each, number))
+        for number, crowd in enumerate(settings.crowds):
+            for client in range(crowd.clients):
+                dice = random.Random(f"crowd {settings.seed} {number} {client}")
+                self.at(dice.uniform(0.0, CROWD_GATHERS_S), partial(self._client, crowd, dice))
         for fault in faults:
             self.at(fault.at_s, partial(fault.breaks, self))
         self._every(TICK_S, self._tick)
@@ -229,14 +268,7 @@ class World:
             drawn = lengths.draw(dice)
             yield (
                 traffic.begin_s + at,
-                Request(
-                    id="",
-                    prompt=(1,) * drawn.prompt,
-                    sampling=SamplingParams(max_tokens=drawn.output),
-                    tenant=traffic.tenant,
-                    priority=traffic.priority,
-                    weight=traffic.weight,
-                ),
+                _request(traffic, drawn),
             )
 
     def _arrive(self, traffic: Traffic, requests: Iterator[tuple[float, Request]]) -> None:
@@ -247,11 +279,23 @@ class World:
         at_s, request = following
 
         def ask() -> None:
-            self.routers[next(self._turn) % len(self.routers)].ask(request)
-            self._wake()
+            self._ask(request, _nothing)
             self._arrive(traffic, requests)
 
         self.at(at_s, ask)
+
+    def _client(self, crowd: Crowd, dice: random.Random) -> None:
+        """Ask, and again when it has ended."""
+        drawn = parse_lengths(crowd.prompt, crowd.output).draw(dice)
+
+        def again() -> None:
+            self.at(self.now + crowd.pause_s, partial(self._client, crowd, dice))
+
+        self._ask(_request(crowd, drawn), again)
+
+    def _ask(self, request: Request, on_end: Callable[[], None]) -> None:
+        self.routers[next(self._turn) % len(self.routers)].ask(request, on_end)
+        self._wake()
 
     def _wake(self) -> None:
         """Idle replicas that have something to do begin a step."""
@@ -296,6 +340,21 @@ class World:
         readings = self._reader.read(self._fold, wall)
         self._course.moves += self._guard.step(readings, wall)
         self._course.looks.append(Look(self.now, readings, self._guard.state))
+
+
+def _request(sender: Traffic | Crowd, lengths: Lengths) -> Request:
+    return Request(
+        id="",
+        prompt=(1,) * lengths.prompt,
+        sampling=SamplingParams(max_tokens=lengths.output),
+        tenant=sender.tenant,
+        priority=sender.priority,
+        weight=sender.weight,
+    )
+
+
+def _nothing() -> None:
+    """Who sends by the clock does not care how it ended."""
 
 
 def play(settings: WorldSettings, faults: Sequence[Fault] = ()) -> Course:

@@ -261,11 +261,13 @@ class Router:
             num_prompt,
             max((view.tokens_per_s or 0.0 for view in views), default=None),
         )
+        predicted_s = None if prediction is None else prediction.seconds
+        self._gate.check_wait(predicted_s, self._telemetry.first_token_target_s)
         backlog = Backlog(
             open_requests=len(self._open) - 1,
             queued=len(self._queue),
             queued_tokens=self._queue.num_tokens,
-            predicted_s=None if prediction is None else prediction.seconds,
+            predicted_s=predicted_s,
             retry_after_s=placement.retry_after_s(views, self._queue.num_tokens),
             waits=len(self._queue) > 0
             or not any(self._placement.has_room(view, need) for view in views),
