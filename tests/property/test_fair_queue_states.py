@@ -11,7 +11,7 @@ from chairlift.router.fair_queue import FairQueue
 from support.queueing import Waiting
 
 PROMOTE_AFTER_S = 10.0
-LATE, LATE_TURN = 3, 5
+LATE, LATE_TURN = 3, 2
 TENANTS = "abc"
 tenants = st.sampled_from(TENANTS)
 
