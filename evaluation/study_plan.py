@@ -61,6 +61,14 @@ class IfWrong(_Part):
     yes: Text
     no: Text
 
+    @model_validator(mode="before")
+    @classmethod
+    def _words(cls, fields: object) -> object:
+        """YAML takes a key ``yes`` or ``no`` without quotes for true or false."""
+        if not isinstance(fields, dict):
+            return fields
+        return {{True: "yes", False: "no"}.get(key, key): value for key, value in fields.items()}
+
 
 class TokenTargets(_Part):
     """Deadlines of a request's tokens: arrival + ``first_token_s`` + i × ``per_token_s``, s."""
