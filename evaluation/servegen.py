@@ -1,7 +1,8 @@
-"""A mix of clients as ServeGen describes them: draws their requests.
+"""A mix of clients as ServeGen describes them: ``python -m chairlift.evaluation.servegen FOLDER``.
 
-Owns the form and the drawing; knows nothing of what is done with the requests. ServeGen keeps two
-files for each client; here all are in one JSON file, with ServeGen's fields:
+Owns the form and the drawing of requests; knows nothing of what is done with them. ServeGen keeps
+two files for each client, ``chunk-ID-trace.csv`` and ``chunk-ID-dataset.json``; this command packs
+those of a folder into the one file that a plan can name, and prints it:
 
     {"clients": {ID: {"trace": [[WINDOW, RATE, CV, "Gamma" | "Weibull" | "", SHAPE, SCALE], …],
                       "dataset": {WINDOW: {"input_tokens": {LENGTH: SHARE, …},
@@ -14,21 +15,25 @@ ServeGen's own generator does; as there, one quantile gives both lengths of a re
 
 from __future__ import annotations
 
+import argparse
 import ast
+import csv
 import heapq
 import json
 import math
 import random
+import sys
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import Any
 
 from chairlift.evaluation.lengths import Lengths
 from chairlift.evaluation.traces import Arrival
 
-__all__ = ["Client", "Window", "draw_arrivals", "read_mix"]
+__all__ = ["Client", "Window", "draw_arrivals", "main", "pack", "read_mix"]
 
 _WINDOW_S = 600.0
 """How long the last window lasts, if there is no other to tell."""
@@ -90,6 +95,29 @@ def read_mix(text: str) -> tuple[Client, ...]:
     return tuple(found)
 
 
+def pack(folder: Path, begin: float = 0.0, end: float = math.inf) -> dict[str, Any]:
+    """ServeGen's files of a folder as one mix, with the windows that begin in ``[begin, end)``.
+
+    Raises:
+        ValueError: a file is missing or is none of ServeGen's.
+    """
+    clients = {}
+    for file in sorted(folder.glob("chunk-*-trace.csv")):
+        name = file.name.removeprefix("chunk-").removesuffix("-trace.csv")
+        try:
+            with file.open(newline="", encoding="utf-8") as lines:
+                rows = [_row(row) for row in csv.reader(lines) if row]
+            dataset = json.loads(file.with_name(f"chunk-{name}-dataset.json").read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{file}: {error}") from None
+        windows = [row for row in rows if begin <= row[0] < end]
+        if any(row[3] for row in windows):
+            clients[name] = {"trace": windows, "dataset": dataset}
+    if not clients:
+        raise ValueError(f"{folder}: no client sends anything from {begin:g} to {end:g}")
+    return {"clients": clients}
+
+
 def draw_arrivals(mix: Sequence[Client], seed: str, begin_s: float = 0.0) -> Iterator[Arrival]:
     """Requests of all clients in order of time, which counts from ``begin_s``."""
     merged = heapq.merge(*(_of_client(each, seed) for each in mix), key=lambda each: each.at_s)
@@ -107,6 +135,11 @@ def _of_client(client: Client, seed: str) -> Iterator[Arrival]:
             lengths = Lengths(window.prompt.at(quantile), window.output.at(quantile))
             yield Arrival(at_s, lengths, client.name)
             at_s += window.gap_s(dice)
+
+
+def _row(fields: Sequence[str]) -> list[Any]:
+    begin, rate, cv, pattern, shape, scale = fields
+    return [float(begin), float(rate), float(cv), pattern, float(shape), float(scale)]
 
 
 def _ends(begins: Sequence[float]) -> dict[float, float]:
@@ -146,3 +179,22 @@ def _share(shares: Mapping[Any, float] | str) -> _Share:
     if not up_to or up_to[-1] <= 0:
         raise ValueError("no lengths in a window")
     return _Share(tuple(length for length, _ in ordered), up_to)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the mix; 2 where the folder has none."""
+    parser = argparse.ArgumentParser(prog="servegen", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("folder", type=Path, help="with ServeGen's files of one model")
+    parser.add_argument("--begin", type=float, default=0.0, help="second of the first window")
+    parser.add_argument("--end", type=float, default=math.inf, help="before which the last begins")
+    arguments = parser.parse_args(argv)
+    try:
+        print(json.dumps(pack(arguments.folder, arguments.begin, arguments.end)))
+    except ValueError as error:
+        print(f"servegen: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -141,6 +141,7 @@ def measure_lone(model: Model, sizes: Sizes, most: int) -> Lone:
     The first one is left out, for it finds nothing warm.
     """
     ids = prompt_ids(model.vocab_size)
+    most = min(most, sizes.blocks * sizes.block_size)
     output = max(2, min(_LONE_OUTPUT, most - 1))
     prompt = max(1, min(_LONE_PROMPT, most - output))
     steps, prompts = [], []

@@ -162,14 +162,16 @@ def _of_trace(
 ) -> Iterator[_Draft]:
     block = _scaled(_BLOCK, workload.scale.prompt)
     for number, each in piece:
+        prompt = _scaled(each.lengths.prompt, workload.scale.prompt)
+        blocks = each.blocks[: -(-min(prompt, workload.limits.prompt) // block)]
         yield _Draft(
             at_s=each.at_s,
             tenant=f"client_{each.client}" if each.client else _tenant(number),
-            prompt=_scaled(each.lengths.prompt, workload.scale.prompt),
+            prompt=prompt,
             output=_scaled(each.lengths.output, workload.scale.output),
             shared=tuple(
                 token
-                for name in each.blocks
+                for name in blocks
                 for token in random.Random(f"{seed} block {name}").choices(ids, k=block)
             ),
         )

@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 
 import pytest
 
-from chairlift.evaluation.servegen import draw_arrivals, read_mix
+from chairlift.evaluation.servegen import draw_arrivals, main, read_mix
 from chairlift.evaluation.study_work import draw, sha256_of
 from support.study_plans import plan_of, workload
 
@@ -78,3 +78,19 @@ def test_rounds_of_a_study_take_one_piece_after_the_other(tmp_path: Path) -> Non
     lengths = [each.lengths.prompt for each in drawn]
     assert [len(each.prompt) for asked in rounds for each in asked] == lengths
     assert {each.tenant for each in rounds[0]} <= {"client_1", "client_2"}
+
+
+def test_servegen_s_files_are_packed_into_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = "0,1.0,1.0,Gamma,1.0,1.0\n600,2.0,1.0,Weibull,1.0,0.5\n1200,0.0,0.0,,0.0,0.0\n"
+    lengths = {"0": {"input_tokens": "{5: 0.5, 6: 0.5}", "output_tokens": "{2: 1.0}"}}
+    (tmp_path / "chunk-3-trace.csv").write_text(rows)
+    (tmp_path / "chunk-3-dataset.json").write_text(json.dumps(lengths))
+    assert main([str(tmp_path), "--begin", "600"]) == 0
+    arrivals = list(draw_arrivals(read_mix(capsys.readouterr().out), "seed"))
+    assert len(arrivals) == pytest.approx(1200, rel=0.1)
+    assert arrivals[-1].at_s < 600
+    assert {each.lengths.prompt for each in arrivals} == {5, 6}
+    assert main([str(tmp_path), "--begin", "1200"]) == 2
+    assert "no client sends anything" in capsys.readouterr().err
