@@ -20,22 +20,33 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
+from math import isinf
 
 from chairlift.cluster.config_sections import RouterConfig, TelemetryConfig
 from chairlift.cluster.fairness_figures import BatchShape
 from chairlift.cluster.guard import Guard
 from chairlift.cluster.guard_policy import GuardPolicy, load_policy
 from chairlift.cluster.guard_state import GuardState, Mode, Move, Reading, Rung, Signal
-from chairlift.cluster.protocol import Priority, Request, SamplingParams
+from chairlift.cluster.protocol import Controls, Priority, Request, SamplingParams
 from chairlift.cluster.signals import SignalReader, SignalSettings
 from chairlift.cluster.windows import Fold
 from chairlift.evaluation.arrivals import arrival_times, parse_arrivals
 from chairlift.evaluation.guard_replica import Machine, Replica
-from chairlift.evaluation.guard_router import Asked, Clocks, SimulatedRouter
+from chairlift.evaluation.guard_router import PATIENCE_S, Asked, Clocks, SimulatedRouter
 from chairlift.evaluation.lengths import parse_lengths
 from chairlift.router.metrics import Outcome
 
-__all__ = ["Course", "Fault", "Look", "Traffic", "World", "WorldSettings", "capacity", "play"]
+__all__ = [
+    "Course",
+    "Fault",
+    "Given",
+    "Look",
+    "Traffic",
+    "World",
+    "WorldSettings",
+    "capacity",
+    "play",
+]
 
 EPOCH = 1_700_000_040.0
 """What the wall clock says at the start; a minute begins."""
@@ -70,11 +81,25 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
+class Given:
+    """One request at a time, whose client leaves at another if no token has come by then."""
+
+    at_s: float
+    request: Request
+    leaves_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class WorldSettings:
     """What there is, and what comes.
 
     Attributes:
+        duration_s: endless: until all that is given has ended.
         seed: of all that is drawn.
+        given: what comes besides, in order of time.
+        base: Controls as configured; None for those of the machine.
+        patience_s: how long a router lets requests wait for their first token.
+        context: tokens of the longest sequence.
         policy: of the Guard; None for the one that ships.
         first_token_s, per_token_s: the targets.
     """
@@ -90,11 +115,15 @@ class WorldSettings:
     policy: GuardPolicy | None = None
     first_token_s: float = 2.0
     per_token_s: float = 0.1
+    given: tuple[Given, ...] = ()
+    base: Controls | None = None
+    patience_s: float = PATIENCE_S
+    context: int = CONTEXT
 
     @property
     def shape(self) -> BatchShape:
         """As a service has it: any sequence may be as long as the model allows."""
-        return BatchShape(CONTEXT, CONTEXT * self.machine.seats * self.replicas)
+        return BatchShape(self.context, self.context * self.machine.seats * self.replicas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +176,17 @@ class World:
         replicas, routers: all there are.
     """
 
-    def __init__(self, settings: WorldSettings) -> None:
+    def __init__(
+        self, settings: WorldSettings, watch: Callable[[Replica], None] = lambda _: None
+    ) -> None:
+        """At the begin of time; ``watch`` sees a replica whenever it has begun a step or rests."""
         self.now = 0.0
+        self._watch = watch
         self._settings = settings
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
         self._turn = count()
-        base = replace(settings.machine.controls, fair=settings.fair)
+        base = replace(settings.base or settings.machine.controls, fair=settings.fair)
         telemetry = TelemetryConfig(
             first_token_target_s=settings.first_token_s, per_token_target_s=settings.per_token_s
         )
@@ -170,7 +203,12 @@ class World:
         ]
         self.routers = [
             SimulatedRouter(
-                number, self.replicas, RouterConfig(fair=settings.fair), telemetry, clocks
+                number,
+                self.replicas,
+                RouterConfig(fair=settings.fair),
+                telemetry,
+                clocks,
+                settings.patience_s,
             )
             for number in range(settings.routers)
         ]
@@ -192,14 +230,15 @@ class World:
         """From the begin to the end; to be called once."""
         settings = self._settings
         for number, each in enumerate(settings.traffic):
-            self._arrive(each, self._requests(each, number))
+            self._arrive(self._requests(each, number))
+        self._arrive(iter(settings.given))
         for fault in faults:
             self.at(fault.at_s, partial(fault.breaks, self))
         self._every(TICK_S, self._tick)
         self._every(HEARTBEAT_S, self._heartbeat)
         self._every(REPORT_S, self._hub)
         agenda = self._agenda
-        while agenda and agenda[0][0] <= settings.duration_s:
+        while agenda and agenda[0][0] <= settings.duration_s and not self._over:
             self.now, _, action = heapq.heappop(agenda)
             action()
         asked = [each for router in self.routers for each in router.done]
@@ -220,14 +259,14 @@ class World:
 
         self.at(period_s, partial(again, 1))
 
-    def _requests(self, traffic: Traffic, number: int) -> Iterator[tuple[float, Request]]:
+    def _requests(self, traffic: Traffic, number: int) -> Iterator[Given]:
         dice = random.Random(f"traffic {self._settings.seed} {number}")
         lengths = parse_lengths(traffic.prompt, traffic.output)
         for at in arrival_times(parse_arrivals(traffic.arrivals), traffic.rate, dice):
             if at >= traffic.lasts_s:
                 return
             drawn = lengths.draw(dice)
-            yield (
+            yield Given(
                 traffic.begin_s + at,
                 Request(
                     id="",
@@ -239,19 +278,36 @@ class World:
                 ),
             )
 
-    def _arrive(self, traffic: Traffic, requests: Iterator[tuple[float, Request]]) -> None:
+    def _arrive(self, requests: Iterator[Given]) -> None:
         """Let the next one of these come at its time, to the routers in turn."""
         following = next(requests, None)
         if following is None:
             return
-        at_s, request = following
 
         def ask() -> None:
-            self.routers[next(self._turn) % len(self.routers)].ask(request)
+            router = self.routers[next(self._turn) % len(self.routers)]
+            asked = router.ask(following.request)
+            if following.leaves_s is not None:
+                self.at(following.leaves_s, partial(self._tire, router, asked))
             self._wake()
-            self._arrive(traffic, requests)
+            self._arrive(requests)
 
-        self.at(at_s, ask)
+        self.at(following.at_s, ask)
+
+    def _tire(self, router: SimulatedRouter, asked: Asked) -> None:
+        """Its client has waited long enough for the first token."""
+        if not asked.tokens_at:
+            router.leave(asked)
+            router.pump()
+            self._wake()
+
+    @property
+    def _over(self) -> bool:
+        """Whether all that was given has ended, and nothing else is to come."""
+        if not isinf(self._settings.duration_s):
+            return False
+        came = sum(len(each.done) for each in self.routers)
+        return came == len(self._settings.given) and not any(each.open for each in self.routers)
 
     def _wake(self) -> None:
         """Idle replicas that have something to do begin a step."""
@@ -263,6 +319,7 @@ class World:
         ends_at = replica.begin(self.now)
         if ends_at is not None:
             self.at(ends_at, partial(self._end, replica))
+        self._watch(replica)
 
     def _end(self, replica: Replica) -> None:
         outcomes = replica.end()

@@ -193,7 +193,7 @@ class EngineTarget(_Part):
 
     kind: Literal["engine"]
     model: Text = "smollm2"
-    math: Text = "auto"
+    math: Literal["auto", "float32", "int8"] = "auto"
     threads: Count | None = None
 
 
