@@ -51,11 +51,13 @@ class Asked:
         label: what its end is called: ``length``, ``abort``, or the code of an error.
         tokens_at: when each token came.
         handle: under which a replica has it.
+        on_end: told when it has ended.
     """
 
     request: Request
     arrived_at: float
     record: Record
+    on_end: Callable[[], None]
     ended_at: float | None = None
     outcome: Outcome | None = None
     label: str = ""
@@ -72,9 +74,22 @@ class Asked:
         """That have come."""
         return len(self.tokens_at)
 
+    @property
+    def let_in(self) -> bool:
+        return self.outcome is not Outcome.REJECTED
+
+    def first_token_s(self, end_s: float) -> float:
+        """From its arrival; until the end of the course, if none has come."""
+        return (end_s if self.first_token_at is None else self.first_token_at) - self.arrived_at
+
+    def in_time(self, target_s: float) -> bool:
+        """What is still open has not been in time."""
+        return self.first_token_at is not None and self.first_token_at - self.arrived_at <= target_s
+
     def end(self, outcome: Outcome, label: str, now: float) -> None:
         self.outcome, self.label, self.ended_at = outcome, label, now
         self.record.end(outcome, label, now, [self.tokens])
+        self.on_end()
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,10 +199,10 @@ class SimulatedRouter:
         """Requests that wait or run."""
         return len(self._queue) + len(self._under_way)
 
-    def ask(self, request: Request) -> Asked:
-        """A request comes."""
+    def ask(self, request: Request, on_end: Callable[[], None]) -> Asked:
+        """A request comes; ``on_end`` may not ask for more at once."""
         now = self._clocks.monotonic()
-        asked = Asked(request, now, self._recorder.start(request, now))
+        asked = Asked(request, now, self._recorder.start(request, now), on_end)
         self.done.append(asked)
         # A ticket asks of its flight the request and the record alone.
         ticket = Ticket(cast(Flight, asked), request, now, now + self._patience_s)
@@ -237,7 +252,7 @@ class SimulatedRouter:
             for ticket in heads:
                 chosen = self._placement.pick(views, ticket.need(0), lambda _: 0)
                 if chosen is not None:
-                    self._queue.remove(ticket)
+                    self._queue.remove(ticket, served=True)
                     self._send(ticket, self._links[chosen], now)
                     break
             else:
@@ -282,11 +297,13 @@ class SimulatedRouter:
             len(request.prompt),
             max((view.tokens_per_s or 0.0 for view in views), default=None),
         )
+        predicted_s = None if ticket.prediction is None else ticket.prediction.seconds
+        self._gate.check_wait(predicted_s, self._late_after_s)
         backlog = Backlog(
             open_requests=len(self._under_way) + len(self._queue),
             queued=len(self._queue),
             queued_tokens=self._queue.num_tokens,
-            predicted_s=None if ticket.prediction is None else ticket.prediction.seconds,
+            predicted_s=predicted_s,
             retry_after_s=placement.retry_after_s(views, self._queue.num_tokens),
             waits=len(self._queue) > 0 or not self._has_room(views, need),
         )

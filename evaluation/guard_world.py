@@ -27,21 +27,18 @@ from chairlift.cluster.fairness_figures import BatchShape
 from chairlift.cluster.guard import Guard
 from chairlift.cluster.guard_policy import GuardPolicy, load_policy
 from chairlift.cluster.guard_state import GuardState, Mode, Move, Reading, Rung, Signal
-from chairlift.cluster.protocol import Controls, Priority, Request, SamplingParams
+from chairlift.cluster.protocol import Controls
 from chairlift.cluster.signals import SignalReader, SignalSettings
 from chairlift.cluster.windows import Fold
-from chairlift.evaluation.arrivals import arrival_times, parse_arrivals
 from chairlift.evaluation.guard_replica import Machine, Replica
 from chairlift.evaluation.guard_router import PATIENCE_S, Asked, Clocks, SimulatedRouter
-from chairlift.evaluation.lengths import parse_lengths
+from chairlift.evaluation.guard_traffic import Crowd, Given, Traffic
 from chairlift.router.metrics import Outcome
 
 __all__ = [
     "Course",
     "Fault",
-    "Given",
     "Look",
-    "Traffic",
     "World",
     "WorldSettings",
     "capacity",
@@ -53,6 +50,8 @@ EPOCH = 1_700_000_040.0
 
 TICK_S, HEARTBEAT_S, REPORT_S = 0.1, 0.25, 1.0
 
+CROWD_GATHERS_S = 1.0
+
 CONTEXT = 512
 """Tokens of the longest sequence that the model allows, as far as fairness is concerned."""
 
@@ -61,40 +60,12 @@ _FLOOD, _FLOOD_S = 100.0, 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
-    """What one tenant sends in one class, from ``begin_s`` on, for ``lasts_s``.
-
-    Attributes:
-        rate: requests a second.
-        arrivals, prompt, output: see ``arrivals`` and ``lengths``.
-    """
-
-    tenant: str
-    rate: float
-    begin_s: float = 0.0
-    lasts_s: float = float("inf")
-    arrivals: str = "poisson"
-    prompt: str = "uniform:16,64"
-    output: str = "uniform:8,32"
-    priority: Priority = Priority.STANDARD
-    weight: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """One request at a time, whose client leaves at another if no token has come by then."""
-
-    at_s: float
-    request: Request
-    leaves_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class WorldSettings:
     """What there is, and what comes.
 
     Attributes:
         duration_s: endless: until all that is given has ended.
+        crowds: from the start to the end.
         seed: of all that is drawn.
         given: what comes besides, in order of time.
         base: Controls as configured; None for those of the machine.
@@ -107,6 +78,7 @@ class WorldSettings:
     traffic: tuple[Traffic, ...]
     duration_s: float
     seed: int = 0
+    crowds: tuple[Crowd, ...] = ()
     machine: Machine = field(default_factory=Machine)
     replicas: int = 2
     routers: int = 1
@@ -185,7 +157,7 @@ class World:
         self._settings = settings
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
-        self._turn = count()
+        self._turns = count()
         base = replace(settings.base or settings.machine.controls, fair=settings.fair)
         telemetry = TelemetryConfig(
             first_token_target_s=settings.first_token_s, per_token_target_s=settings.per_token_s
@@ -230,8 +202,12 @@ class World:
         """From the begin to the end; to be called once."""
         settings = self._settings
         for number, each in enumerate(settings.traffic):
-            self._arrive(self._requests(each, number))
+            self._arrive(each.requests(settings.seed, number))
         self._arrive(iter(settings.given))
+        for number, crowd in enumerate(settings.crowds):
+            for client in range(crowd.clients):
+                dice = random.Random(f"crowd {settings.seed} {number} {client}")
+                self.at(dice.uniform(0.0, CROWD_GATHERS_S), partial(self._client, crowd, dice))
         for fault in faults:
             self.at(fault.at_s, partial(fault.breaks, self))
         self._every(TICK_S, self._tick)
@@ -259,40 +235,22 @@ class World:
 
         self.at(period_s, partial(again, 1))
 
-    def _requests(self, traffic: Traffic, number: int) -> Iterator[Given]:
-        dice = random.Random(f"traffic {self._settings.seed} {number}")
-        lengths = parse_lengths(traffic.prompt, traffic.output)
-        for at in arrival_times(parse_arrivals(traffic.arrivals), traffic.rate, dice):
-            if at >= traffic.lasts_s:
-                return
-            drawn = lengths.draw(dice)
-            yield Given(
-                traffic.begin_s + at,
-                Request(
-                    id="",
-                    prompt=(1,) * drawn.prompt,
-                    sampling=SamplingParams(max_tokens=drawn.output),
-                    tenant=traffic.tenant,
-                    priority=traffic.priority,
-                    weight=traffic.weight,
-                ),
-            )
-
     def _arrive(self, requests: Iterator[Given]) -> None:
-        """Let the next one of these come at its time, to the routers in turn."""
+        """Let these come at their times; those of one time before any replica begins a step."""
         following = next(requests, None)
-        if following is None:
-            return
+        if following is not None:
+            self.at(following.at_s, partial(self._come, following, requests))
 
-        def ask() -> None:
-            router = self.routers[next(self._turn) % len(self.routers)]
-            asked = router.ask(following.request)
-            if following.leaves_s is not None:
-                self.at(following.leaves_s, partial(self._tire, router, asked))
-            self._wake()
-            self._arrive(requests)
-
-        self.at(following.at_s, ask)
+    def _come(self, given: Given | None, requests: Iterator[Given]) -> None:
+        while given is not None and given.at_s <= self.now:
+            router = self._turn()
+            asked = router.ask(given.request, _nothing)
+            if given.leaves_s is not None:
+                self.at(given.leaves_s, partial(self._tire, router, asked))
+            given = next(requests, None)
+        self._wake()
+        if given is not None:
+            self.at(given.at_s, partial(self._come, given, requests))
 
     def _tire(self, router: SimulatedRouter, asked: Asked) -> None:
         """Its client has waited long enough for the first token."""
@@ -308,6 +266,19 @@ class World:
             return False
         came = sum(len(each.done) for each in self.routers)
         return came == len(self._settings.given) and not any(each.open for each in self.routers)
+
+    def _client(self, crowd: Crowd, dice: random.Random) -> None:
+        """Ask, and again when it has ended."""
+
+        def again() -> None:
+            self.at(self.now + crowd.pause_s, partial(self._client, crowd, dice))
+
+        self._turn().ask(crowd.request(dice), again)
+        self._wake()
+
+    def _turn(self) -> SimulatedRouter:
+        """Whose turn it is to be asked."""
+        return self.routers[next(self._turns) % len(self.routers)]
 
     def _wake(self) -> None:
         """Idle replicas that have something to do begin a step."""
@@ -353,6 +324,10 @@ class World:
         readings = self._reader.read(self._fold, wall)
         self._course.moves += self._guard.step(readings, wall)
         self._course.looks.append(Look(self.now, readings, self._guard.state))
+
+
+def _nothing() -> None:
+    """Who sends by the clock does not care how it ended."""
 
 
 def play(settings: WorldSettings, faults: Sequence[Fault] = ()) -> Course:

@@ -103,8 +103,8 @@ def _over_ceiling(
     if estimate <= highest:
         return None
     return (
-        f"output lengths allow at most {highest:.2f} at equal seats: what is above it comes of a"
-        f" fault in {threshold.over}"
+        f"output lengths allow at most {highest:.2f} at equal seats: what is above it is a fault in"
+        f" {threshold.over}, or comes of prompts that shared steps with decoding"
     )
 
 

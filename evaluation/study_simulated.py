@@ -18,7 +18,8 @@ from chairlift.cluster.guard_state import Mode
 from chairlift.cluster.protocol import Request, SamplingParams
 from chairlift.evaluation.guard_replica import Machine, Replica
 from chairlift.evaluation.guard_router import Asked as Answered
-from chairlift.evaluation.guard_world import Course, Given, World, WorldSettings
+from chairlift.evaluation.guard_traffic import Given
+from chairlift.evaluation.guard_world import Course, World, WorldSettings
 from chairlift.evaluation.study_arm import (
     DELAY_S,
     SLOWER,

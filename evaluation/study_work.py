@@ -24,6 +24,7 @@ from chairlift.cluster.errors import ConfigError
 from chairlift.evaluation.arrivals import arrival_times, parse_arrivals
 from chairlift.evaluation.lengths import Lengths, parse_lengths, prompt_ids
 from chairlift.evaluation.servegen import draw_arrivals, read_mix
+from chairlift.evaluation.study_files import sha256_of
 from chairlift.evaluation.study_plan import (
     Adversary,
     Conversations,
@@ -35,7 +36,7 @@ from chairlift.evaluation.study_plan import (
 )
 from chairlift.evaluation.traces import Arrival, read_trace
 
-__all__ = ["Asked", "draw", "sha256_of"]
+__all__ = ["Asked", "draw"]
 
 _TENANTS = 8
 """Made up where a source has none."""
@@ -118,14 +119,6 @@ def draw(
         )
         for number, each in enumerate(drafts)
     )
-
-
-def sha256_of(file: Path) -> str:
-    """Of a file's bytes; raises ConfigError when it cannot be read."""
-    try:
-        return hashlib.sha256(file.read_bytes()).hexdigest()
-    except OSError as error:
-        raise ConfigError(f"cannot read {file}: {error.strerror}") from None
 
 
 def _piece(

@@ -10,7 +10,8 @@ from statistics import fmean, stdev
 import pytest
 
 from chairlift.evaluation.servegen import draw_arrivals, main, read_mix
-from chairlift.evaluation.study_work import draw, sha256_of
+from chairlift.evaluation.study_files import sha256_of
+from chairlift.evaluation.study_work import draw
 from support.study_plans import plan_of, workload
 
 STEADY = {
