@@ -14,7 +14,8 @@ from statistics import median
 
 from chairlift.cluster.guard_state import Mode, Rung
 from chairlift.evaluation.drill_report import Report, at_least, at_most
-from chairlift.evaluation.guard_world import Course, Crowd, WorldSettings, play
+from chairlift.evaluation.guard_traffic import Crowd
+from chairlift.evaluation.guard_world import Course, WorldSettings, play
 from chairlift.router.metrics import Outcome
 
 __all__ = ["Saturation", "crowd", "saturation", "study_crowds"]

@@ -23,13 +23,8 @@ from chairlift.evaluation.drill_report import Report, at_least, at_most
 from chairlift.evaluation.flags import count
 from chairlift.evaluation.guard_crowd import study_crowds
 from chairlift.evaluation.guard_router import Asked
-from chairlift.evaluation.guard_world import (
-    Course,
-    Traffic,
-    WorldSettings,
-    capacity,
-    play,
-)
+from chairlift.evaluation.guard_traffic import Traffic
+from chairlift.evaluation.guard_world import Course, WorldSettings, capacity, play
 
 __all__ = [
     "Harm",

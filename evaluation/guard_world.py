@@ -20,27 +20,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
+from math import isinf
 
 from chairlift.cluster.config_sections import RouterConfig, TelemetryConfig
 from chairlift.cluster.fairness_figures import BatchShape
 from chairlift.cluster.guard import Guard
 from chairlift.cluster.guard_policy import GuardPolicy, load_policy
 from chairlift.cluster.guard_state import GuardState, Mode, Move, Reading, Rung, Signal
-from chairlift.cluster.protocol import Priority, Request, SamplingParams
+from chairlift.cluster.protocol import Controls
 from chairlift.cluster.signals import SignalReader, SignalSettings
 from chairlift.cluster.windows import Fold
-from chairlift.evaluation.arrivals import arrival_times, parse_arrivals
 from chairlift.evaluation.guard_replica import Machine, Replica
-from chairlift.evaluation.guard_router import Asked, Clocks, SimulatedRouter
-from chairlift.evaluation.lengths import Lengths, parse_lengths
+from chairlift.evaluation.guard_router import PATIENCE_S, Asked, Clocks, SimulatedRouter
+from chairlift.evaluation.guard_traffic import Crowd, Given, Traffic
 from chairlift.router.metrics import Outcome
 
 __all__ = [
     "Course",
-    "Crowd",
     "Fault",
     "Look",
-    "Traffic",
     "World",
     "WorldSettings",
     "capacity",
@@ -62,53 +60,17 @@ _FLOOD, _FLOOD_S = 100.0, 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
-    """What one tenant sends in one class, from ``begin_s`` on, for ``lasts_s``.
-
-    Attributes:
-        rate: requests a second.
-        arrivals, prompt, output: see ``arrivals`` and ``lengths``.
-    """
-
-    tenant: str
-    rate: float
-    begin_s: float = 0.0
-    lasts_s: float = float("inf")
-    arrivals: str = "poisson"
-    prompt: str = "uniform:16,64"
-    output: str = "uniform:8,32"
-    priority: Priority = Priority.STANDARD
-    weight: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Crowd:
-    """Clients of one tenant of which each asks again as soon as it has its answer.
-
-    However slow the service is, no more than ``clients`` are under way; and however fast it turns
-    them away, they come again.
-
-    Attributes:
-        pause_s: from the end of an answer, or a refusal, to the next request.
-        prompt, output: see ``lengths``.
-    """
-
-    tenant: str
-    clients: int
-    pause_s: float = 0.05
-    prompt: str = "uniform:16,64"
-    output: str = "uniform:8,32"
-    priority: Priority = Priority.STANDARD
-    weight: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
 class WorldSettings:
     """What there is, and what comes.
 
     Attributes:
+        duration_s: endless: until all that is given has ended.
         crowds: from the start to the end.
         seed: of all that is drawn.
+        given: what comes besides, in order of time.
+        base: Controls as configured; None for those of the machine.
+        patience_s: how long a router lets requests wait for their first token.
+        context: tokens of the longest sequence.
         policy: of the Guard; None for the one that ships.
         first_token_s, per_token_s: the targets.
     """
@@ -125,11 +87,15 @@ class WorldSettings:
     policy: GuardPolicy | None = None
     first_token_s: float = 2.0
     per_token_s: float = 0.1
+    given: tuple[Given, ...] = ()
+    base: Controls | None = None
+    patience_s: float = PATIENCE_S
+    context: int = CONTEXT
 
     @property
     def shape(self) -> BatchShape:
         """As a service has it: any sequence may be as long as the model allows."""
-        return BatchShape(CONTEXT, CONTEXT * self.machine.seats * self.replicas)
+        return BatchShape(self.context, self.context * self.machine.seats * self.replicas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,13 +148,17 @@ class World:
         replicas, routers: all there are.
     """
 
-    def __init__(self, settings: WorldSettings) -> None:
+    def __init__(
+        self, settings: WorldSettings, watch: Callable[[Replica], None] = lambda _: None
+    ) -> None:
+        """At the begin of time; ``watch`` sees a replica whenever it has begun a step or rests."""
         self.now = 0.0
+        self._watch = watch
         self._settings = settings
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
-        self._turn = count()
-        base = replace(settings.machine.controls, fair=settings.fair)
+        self._turns = count()
+        base = replace(settings.base or settings.machine.controls, fair=settings.fair)
         telemetry = TelemetryConfig(
             first_token_target_s=settings.first_token_s, per_token_target_s=settings.per_token_s
         )
@@ -205,7 +175,12 @@ class World:
         ]
         self.routers = [
             SimulatedRouter(
-                number, self.replicas, RouterConfig(fair=settings.fair), telemetry, clocks
+                number,
+                self.replicas,
+                RouterConfig(fair=settings.fair),
+                telemetry,
+                clocks,
+                settings.patience_s,
             )
             for number in range(settings.routers)
         ]
@@ -227,7 +202,8 @@ class World:
         """From the begin to the end; to be called once."""
         settings = self._settings
         for number, each in enumerate(settings.traffic):
-            self._arrive(each, self._requests(each, number))
+            self._arrive(each.requests(settings.seed, number))
+        self._arrive(iter(settings.given))
         for number, crowd in enumerate(settings.crowds):
             for client in range(crowd.clients):
                 dice = random.Random(f"crowd {settings.seed} {number} {client}")
@@ -238,7 +214,7 @@ class World:
         self._every(HEARTBEAT_S, self._heartbeat)
         self._every(REPORT_S, self._hub)
         agenda = self._agenda
-        while agenda and agenda[0][0] <= settings.duration_s:
+        while agenda and agenda[0][0] <= settings.duration_s and not self._over:
             self.now, _, action = heapq.heappop(agenda)
             action()
         asked = [each for router in self.routers for each in router.done]
@@ -259,43 +235,50 @@ class World:
 
         self.at(period_s, partial(again, 1))
 
-    def _requests(self, traffic: Traffic, number: int) -> Iterator[tuple[float, Request]]:
-        dice = random.Random(f"traffic {self._settings.seed} {number}")
-        lengths = parse_lengths(traffic.prompt, traffic.output)
-        for at in arrival_times(parse_arrivals(traffic.arrivals), traffic.rate, dice):
-            if at >= traffic.lasts_s:
-                return
-            drawn = lengths.draw(dice)
-            yield (
-                traffic.begin_s + at,
-                _request(traffic, drawn),
-            )
-
-    def _arrive(self, traffic: Traffic, requests: Iterator[tuple[float, Request]]) -> None:
-        """Let the next one of these come at its time, to the routers in turn."""
+    def _arrive(self, requests: Iterator[Given]) -> None:
+        """Let these come at their times; those of one time before any replica begins a step."""
         following = next(requests, None)
-        if following is None:
-            return
-        at_s, request = following
+        if following is not None:
+            self.at(following.at_s, partial(self._come, following, requests))
 
-        def ask() -> None:
-            self._ask(request, _nothing)
-            self._arrive(traffic, requests)
+    def _come(self, given: Given | None, requests: Iterator[Given]) -> None:
+        while given is not None and given.at_s <= self.now:
+            router = self._turn()
+            asked = router.ask(given.request, _nothing)
+            if given.leaves_s is not None:
+                self.at(given.leaves_s, partial(self._tire, router, asked))
+            given = next(requests, None)
+        self._wake()
+        if given is not None:
+            self.at(given.at_s, partial(self._come, given, requests))
 
-        self.at(at_s, ask)
+    def _tire(self, router: SimulatedRouter, asked: Asked) -> None:
+        """Its client has waited long enough for the first token."""
+        if not asked.tokens_at:
+            router.leave(asked)
+            router.pump()
+            self._wake()
+
+    @property
+    def _over(self) -> bool:
+        """Whether all that was given has ended, and nothing else is to come."""
+        if not isinf(self._settings.duration_s):
+            return False
+        came = sum(len(each.done) for each in self.routers)
+        return came == len(self._settings.given) and not any(each.open for each in self.routers)
 
     def _client(self, crowd: Crowd, dice: random.Random) -> None:
         """Ask, and again when it has ended."""
-        drawn = parse_lengths(crowd.prompt, crowd.output).draw(dice)
 
         def again() -> None:
             self.at(self.now + crowd.pause_s, partial(self._client, crowd, dice))
 
-        self._ask(_request(crowd, drawn), again)
-
-    def _ask(self, request: Request, on_end: Callable[[], None]) -> None:
-        self.routers[next(self._turn) % len(self.routers)].ask(request, on_end)
+        self._turn().ask(crowd.request(dice), again)
         self._wake()
+
+    def _turn(self) -> SimulatedRouter:
+        """Whose turn it is to be asked."""
+        return self.routers[next(self._turns) % len(self.routers)]
 
     def _wake(self) -> None:
         """Idle replicas that have something to do begin a step."""
@@ -307,6 +290,7 @@ class World:
         ends_at = replica.begin(self.now)
         if ends_at is not None:
             self.at(ends_at, partial(self._end, replica))
+        self._watch(replica)
 
     def _end(self, replica: Replica) -> None:
         outcomes = replica.end()
@@ -340,17 +324,6 @@ class World:
         readings = self._reader.read(self._fold, wall)
         self._course.moves += self._guard.step(readings, wall)
         self._course.looks.append(Look(self.now, readings, self._guard.state))
-
-
-def _request(sender: Traffic | Crowd, lengths: Lengths) -> Request:
-    return Request(
-        id="",
-        prompt=(1,) * lengths.prompt,
-        sampling=SamplingParams(max_tokens=lengths.output),
-        tenant=sender.tenant,
-        priority=sender.priority,
-        weight=sender.weight,
-    )
 
 
 def _nothing() -> None:

@@ -26,7 +26,8 @@ from chairlift.evaluation.drill_report import Report, at_least, at_most
 from chairlift.evaluation.flags import count
 from chairlift.evaluation.guard_replica import Machine
 from chairlift.evaluation.guard_router import Asked
-from chairlift.evaluation.guard_world import Course, Traffic, WorldSettings, capacity, play
+from chairlift.evaluation.guard_traffic import Traffic
+from chairlift.evaluation.guard_world import Course, WorldSettings, capacity, play
 from chairlift.router.metrics import Outcome
 
 __all__ = ["Point", "Setting", "knee", "main", "measure", "study"]
