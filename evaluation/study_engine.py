@@ -43,6 +43,7 @@ from chairlift.workers.sequence import Runner, StepPlan, StepResult
 __all__ = ["EngineRuns", "Model", "Played", "Time", "measure_lone", "open_engine", "play_engine"]
 
 _LONE_PROMPT, _LONE_OUTPUT, _LONE_TIMES = 128, 24, 3
+_ALERT_S, _PIECE_S = 0.05, 0.0005
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,7 @@ def play_engine(asked: Sequence[Asked], arm: Arm, sizes: Sizes, model: Model) ->
         if engine.step():
             feed.back()
         elif feed.unfinished:
-            at.sleep(max(0.0, feed.next_s - feed.now))
+            _wait(feed, at)
             feed.deliver()
     outcomes = feed.outcomes(model.lone)
     first_s = min((each.intended_s for each in outcomes), default=0.0)
@@ -189,6 +190,14 @@ def play_engine(asked: Sequence[Asked], arm: Arm, sizes: Sizes, model: Model) ->
         energy_j=energy.joules(),
     )
     return Played(outcomes, use, tuple(meter.rides), seconds)
+
+
+def _wait(feed: Feed, at: Time) -> None:
+    """Until something is to be done. A sleep may end tens of milliseconds late where the processor
+    had gone to rest, so the last stretch is slept in pieces that do not let it.
+    """
+    while (left_s := feed.next_s - feed.now) > 0:
+        at.sleep(left_s - _ALERT_S if left_s > 2 * _ALERT_S else min(left_s, _PIECE_S))
 
 
 class _Watch:
