@@ -43,7 +43,7 @@ def run(arm: str, round: int, outcomes: Sequence[Outcome] = (outcome(),), **fiel
     return Run(arm=arm, round=round, outcomes=tuple(outcomes), **(known | fields))
 
 
-def plan(*thresholds: Mapping[str, object], **fields: object) -> Plan:
+def plan(*thresholds: Mapping[str, object], together: bool = True, **fields: object) -> Plan:
     """Of the arms ``new`` and ``old``; thresholds are of ``new``."""
     words: dict[str, object] = {
         "name": "made-up",
@@ -63,7 +63,7 @@ def plan(*thresholds: Mapping[str, object], **fields: object) -> Plan:
                 },
                 "requests": 10,
                 "limits": {"prompt": 100, "output": 100},
-                "together": True,
+                "together": together,
             }
         },
         "arms": {"new": {}, "old": {"batching": "static"}},

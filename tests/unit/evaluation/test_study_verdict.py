@@ -65,12 +65,18 @@ def test_a_generator_that_lags_makes_runs_void() -> None:
         late = [outcome(n, sent_s=0.02) for n in range(10)]  # the limit is 1% of 1 s
         return run("new", i, late), run("old", i, [outcome(n) for n in range(10)])
 
-    judgement = judge(plan(FASTER), rounds(lagging))
+    judgement = judge(plan(FASTER, together=False), rounds(lagging))
     assert (judgement.state, judgement.exit_code) == (State.VOID, 2)
     assert {(each.arm, each.round) for each in judgement.void_runs} == {
         ("new", i) for i in range(6)
     }
     assert "lagged: p99 0.02 s, over 0.01 s" in judgement.void_runs[0].reason
+
+
+def test_where_all_is_there_at_the_start_nothing_can_lag() -> None:
+    handed_over = [outcome(n, sent_s=0.002 * n) for n in range(10)]
+    judgement = judge(plan(FASTER, together=True), rounds(both(handed_over)))
+    assert not judgement.void_runs
 
 
 def test_requests_that_were_never_sent_make_a_run_void() -> None:
