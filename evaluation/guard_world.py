@@ -235,22 +235,18 @@ class World:
 
         self.at(period_s, partial(again, 1))
 
-    def _arrive(self, requests: Iterator[Given]) -> None:
-        """Let these come at their times; those of one time before any replica begins a step."""
-        following = next(requests, None)
-        if following is not None:
-            self.at(following.at_s, partial(self._come, following, requests))
-
-    def _come(self, given: Given | None, requests: Iterator[Given]) -> None:
-        while given is not None and given.at_s <= self.now:
-            router = self._turn()
-            asked = router.ask(given.request, _nothing)
-            if given.leaves_s is not None:
-                self.at(given.leaves_s, partial(self._tire, router, asked))
-            given = next(requests, None)
+    def _arrive(self, requests: Iterator[Given], following: Given | None = None) -> None:
+        """Let those come whose time it is, before any replica begins a step, and then the next."""
+        following = following or next(requests, None)
+        while following is not None and following.at_s <= self.now:
+            router = self.routers[next(self._turns) % len(self.routers)]
+            asked = router.ask(following.request, _nothing)
+            if following.leaves_s is not None:
+                self.at(following.leaves_s, partial(self._tire, router, asked))
+            following = next(requests, None)
         self._wake()
-        if given is not None:
-            self.at(given.at_s, partial(self._come, given, requests))
+        if following is not None:
+            self.at(following.at_s, partial(self._arrive, requests, following))
 
     def _tire(self, router: SimulatedRouter, asked: Asked) -> None:
         """Its client has waited long enough for the first token."""
@@ -273,12 +269,9 @@ class World:
         def again() -> None:
             self.at(self.now + crowd.pause_s, partial(self._client, crowd, dice))
 
-        self._turn().ask(crowd.request(dice), again)
+        router = self.routers[next(self._turns) % len(self.routers)]
+        router.ask(crowd.request(dice), again)
         self._wake()
-
-    def _turn(self) -> SimulatedRouter:
-        """Whose turn it is to be asked."""
-        return self.routers[next(self._turns) % len(self.routers)]
 
     def _wake(self) -> None:
         """Idle replicas that have something to do begin a step."""

@@ -193,8 +193,10 @@ def play_engine(asked: Sequence[Asked], arm: Arm, sizes: Sizes, model: Model) ->
 
 
 def _wait(feed: Feed, at: Time) -> None:
-    """Until something is to be done. A sleep may end tens of milliseconds late where the processor
-    had gone to rest, so the last stretch is slept in pieces that do not let it.
+    """Until something is to be done.
+
+    A sleep may end tens of milliseconds late where the processor had gone to rest, so the last
+    stretch is slept in pieces that do not let it.
     """
     while (left_s := feed.next_s - feed.now) > 0:
         at.sleep(left_s - _ALERT_S if left_s > 2 * _ALERT_S else min(left_s, _PIECE_S))

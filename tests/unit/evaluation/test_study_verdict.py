@@ -95,7 +95,7 @@ def test_a_run_with_many_failures_is_void_but_refusals_are_answers() -> None:
 def test_void_rounds_do_not_count_and_are_told() -> None:
     runs = rounds(paired(2.0), 7)
     runs[0] = run("new", 0, [outcome(sent_s=0.5)], seconds=9.0)
-    (verdict,) = judge(plan(FASTER, rounds=7), runs).verdicts
+    (verdict,) = judge(plan(FASTER, rounds=7, together=False), runs).verdicts
     assert verdict.state is State.PASSED
     assert verdict.values_by_round[0] is None
     assert "1 rounds are void" in verdict.reason
