@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import httpx
+import httpx2
 import openai
 import psutil
 import pytest
@@ -67,7 +67,7 @@ class Place:
     @contextmanager
     def openai(self, key: str, **changes: Any) -> Iterator[openai.OpenAI]:
         options = {"base_url": f"{self.url}/v1", "verify": self.trust()} | changes
-        with httpx.Client(verify=options.pop("verify")) as http:
+        with httpx2.Client(verify=options.pop("verify")) as http:
             yield openai.OpenAI(api_key=key, max_retries=0, http_client=http, **options)
 
     def channel(self, *, certificate: bool = True) -> grpc.Channel:
@@ -90,7 +90,7 @@ class Place:
         )
 
     def figures(self) -> dict[str, Any]:
-        with httpx.Client(verify=self.trust()) as http:
+        with httpx2.Client(verify=self.trust()) as http:
             found: dict[str, Any] = http.get(f"{self.url}/dashboard/figures").json()
             return found
 
