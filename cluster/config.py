@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
-import yaml
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from chairlift.cluster.config_sections import (
@@ -27,6 +26,7 @@ from chairlift.cluster.config_sections import (
     RayConfig,
     RouterConfig,
     Section,
+    StreamTlsConfig,
     TelemetryConfig,
     TenantConfig,
     TenantName,
@@ -40,6 +40,7 @@ from chairlift.cluster.guard_state import Mode
 from chairlift.cluster.key_config import Keys, check_owners, key_terms
 from chairlift.cluster.keys import KeyRing
 from chairlift.cluster.tenants import ANONYMOUS, Tenants
+from chairlift.cluster.yaml_text import parse_yaml, read_yaml
 
 __all__ = [
     "EngineConfig",
@@ -51,12 +52,14 @@ __all__ = [
     "RayConfig",
     "RouterConfig",
     "ServiceConfig",
+    "StreamTlsConfig",
     "TelemetryConfig",
     "TlsConfig",
     "TracingConfig",
     "WorkersConfig",
     "cache_folder",
     "client_headers",
+    "client_key",
     "load_config",
     "parse_bytes",
     "set_environment",
@@ -151,7 +154,7 @@ def load_config(
         ConfigError: one line that names the path at fault and, for an unknown key, the nearest
             valid one.
     """
-    tree = _read_yaml(Path(file)) if file is not None else {}
+    tree = _read_file(Path(file)) if file is not None else {}
     for path, value in _from_environment(os.environ if environment is None else environment):
         _set(tree, path, value)
     for path, value in (overrides or {}).items():
@@ -163,13 +166,8 @@ def load_config(
         raise ConfigError(_one_line(error)) from None
 
 
-def _read_yaml(file: Path) -> dict[str, Any]:
-    try:
-        tree = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read {file}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} is not YAML: {' '.join(str(error).split())}") from None
+def _read_file(file: Path) -> dict[str, Any]:
+    tree = read_yaml(file)
     if tree is None:
         return {}
     if not isinstance(tree, dict):
@@ -181,7 +179,7 @@ def _read_yaml(file: Path) -> dict[str, Any]:
 
 def _from_environment(environment: Mapping[str, str]) -> list[tuple[str, object]]:
     return [
-        (name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", "."), yaml.safe_load(value))
+        (name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", "."), parse_yaml(value, name))
         for name, value in sorted(environment.items())
         if name.startswith(ENVIRONMENT_PREFIX)
     ]
@@ -239,13 +237,18 @@ def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
     return caches / "chairlift"
 
 
-def client_headers(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+def client_key(environment: Mapping[str, str] | None = None) -> str | None:
     """For our own clients of a service: the API key in ``$CHAIRLIFT_API_KEY``, if there is one.
 
     Args:
         environment: by default the process's.
     """
-    key = (os.environ if environment is None else environment).get("CHAIRLIFT_API_KEY")
+    return (os.environ if environment is None else environment).get("CHAIRLIFT_API_KEY") or None
+
+
+def client_headers(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The same as headers of a request."""
+    key = client_key(environment)
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 

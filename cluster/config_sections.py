@@ -23,6 +23,7 @@ from chairlift.cluster.tenants import Tenant
 
 __all__ = [
     "Bytes",
+    "CertificateConfig",
     "EngineConfig",
     "GrpcConfig",
     "GuardConfig",
@@ -31,6 +32,7 @@ __all__ = [
     "RayConfig",
     "RouterConfig",
     "Section",
+    "StreamTlsConfig",
     "TelemetryConfig",
     "TenantConfig",
     "TenantName",
@@ -78,7 +80,7 @@ class ModelSource(Section):
     """``smollm2`` (embedded), a GGUF file, or a Hugging Face folder with safetensors."""
     name: str | None = None
     """The name that clients use; by default the one that the model carries."""
-    tool_format: Literal["auto", "hermes", "llama3", "mistral"] = "auto"
+    tool_format: Literal["auto", "hermes", "llama3", "mistral", "mistral_args"] = "auto"
     """How the model writes calls of tools; by default as its chat template does."""
 
 
@@ -91,6 +93,27 @@ class TlsConfig(Section):
     """Without a pass phrase."""
     client_ca: str | None = None
     """Authorities of clients, who then need a certificate of one of them."""
+
+
+class CertificateConfig(Section):
+    """PEM files of one end, read again when they change."""
+
+    certificate: str
+    """With those that lead from it to its authority."""
+    key: str
+    """Without a pass phrase."""
+
+
+class StreamTlsConfig(Section):
+    """Of the streams from routers to workers; the same files are on each node."""
+
+    ca: str
+    """PEM file of an authority that signs for nobody else: whoever has a certificate of it is let
+    in, if it has the cluster's token as well."""
+    worker: CertificateConfig
+    """Shown by workers; it is for the name ``chairlift-worker``."""
+    router: CertificateConfig
+    """Shown by routers."""
 
 
 class HttpConfig(Section):
@@ -266,6 +289,9 @@ class WorkersConfig(Section):
     stuck_after_s: Annotated[float, Field(gt=0)] = 60.0
     """A step that takes longer than this fails the replica's health check."""
     start_timeout_s: Annotated[float, Field(gt=0)] = 600.0
+    tls: StreamTlsConfig | None = None
+    """Without it the streams from routers are plain text, which the cluster's token protects from
+    strangers, but not from listeners."""
 
 
 class TracingConfig(Section):

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from chairlift.cluster.fairness import gap_bound
+from chairlift.cluster.protocol import Priority
 from chairlift.cluster.sketch import Sketch
 from chairlift.cluster.telemetry import OTHERS
 from chairlift.cluster.windows import Window
@@ -24,6 +25,8 @@ __all__ = [
 
 BACKLOGGED = 0.9
 """Who waited for this share of a window was backlogged throughout; routers look but so often."""
+
+BEST_EFFORT = Priority.BATCH.name.lower()
 
 SELF_MADE = 0.1
 """Who waited for this share of a window, and was served no less than the mean, waits for itself."""
@@ -134,15 +137,16 @@ def bystanders(window: Window, weights: Mapping[str, float], least: int) -> dict
 
     A tenant that always has something waiting, and yet gets as much of the service as the mean of
     all, is in its own way. Only tenants that are known by name and weight, and of which at least so
-    many requests finished.
+    many requests finished; best-effort ones do not count, for they are meant to wait for others.
     """
     weighted: dict[str, float] = {}
     slowdown: dict[str, Sketch] = {}
-    for (tenant, _, _), tally in window.bucket.items():
+    for (tenant, priority, _), tally in window.bucket.items():
         if tenant != OTHERS and tenant in weights:
             served = tally.service / weights[tenant]
             weighted[tenant] = weighted.get(tenant, 0.0) + served
-            slowdown.setdefault(tenant, Sketch()).merge(tally.slowdown)
+            if priority != BEST_EFFORT:
+                slowdown.setdefault(tenant, Sketch()).merge(tally.slowdown)
     mean = sum(weighted.values()) / max(len(weighted), 1)
     found = {}
     for tenant, sketch in slowdown.items():

@@ -13,12 +13,20 @@ from typing import Any
 import orjson
 from llguidance import LLMatcher, LLParserLimits
 
+from chairlift.cluster.schema_width import MAX_WIDTH, width_fault
+
 __all__ = ["LIMITS", "MAX_GRAMMAR_BYTES", "embedded", "grammar_fault", "json_grammar", "one_line"]
 
 MAX_GRAMMAR_BYTES = 128 * 1024
 
-LIMITS = LLParserLimits(verbose_errors=False)
-"""The library's own: at most some tens of milliseconds for a mask, some hundreds for a grammar."""
+LIMITS = LLParserLimits(
+    # For each property that may be left out the parser keeps four items.
+    max_items_in_row=5 * MAX_WIDTH,
+    step_max_items=200 * MAX_WIDTH,
+    verbose_errors=False,
+)
+"""The others are the library's own. For a mask that is some tens of milliseconds at most, a hundred
+with the widest objects; for a grammar some hundreds."""
 
 _JSON_OPTIONS: Mapping[str, Any] = {
     # A space, or a new line and its indentation: what models write, and it cannot go on for ever.
@@ -30,7 +38,7 @@ _JSON_OPTIONS: Mapping[str, Any] = {
 
 
 def json_grammar(schema: Mapping[str, Any] | bool) -> str:
-    """JSON that fits a schema. Raises ValueError for one that is nested too deeply."""
+    """JSON that fits a schema. Raises ValueError for one that is nested too deeply, or too wide."""
     return LLMatcher.grammar_from_json_schema(embedded(schema))
 
 
@@ -38,6 +46,8 @@ def embedded(schema: Mapping[str, Any] | bool) -> str:
     """The schema as it stands behind ``%json`` among other rules; raises as ``json_grammar``."""
     if isinstance(schema, bool):
         schema = {} if schema else {"not": {}}
+    if (fault := width_fault(schema)) is not None:
+        raise ValueError(fault)
     try:
         return orjson.dumps({**schema, "x-guidance": _JSON_OPTIONS}).decode()
     except TypeError as error:  # how the library says that it would have to go too deep

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
 from pydantic import (
     BeforeValidator,
     Field,
@@ -23,6 +22,7 @@ from pydantic import (
 from chairlift.cluster.config_sections import Section
 from chairlift.cluster.errors import ConfigError
 from chairlift.cluster.guard_state import Rung, Signal
+from chairlift.cluster.yaml_text import read_yaml
 
 __all__ = [
     "GuardPolicy",
@@ -213,13 +213,7 @@ def load_policy(file: str | Path | None = None) -> GuardPolicy:
     """
     path = SHIPPED if file is None else Path(file)
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
-    try:
-        return GuardPolicy.model_validate(tree)
+        return GuardPolicy.model_validate(read_yaml(path))
     except ValidationError as error:
         raise ConfigError(f"{path}: {_one_line(error)}") from None
 

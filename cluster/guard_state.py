@@ -37,7 +37,7 @@ class Signal(enum.StrEnum):
     SLOW_STEPS = "slow_steps"
     """What a replica's steps take over what they took long before."""
     QUEUE_DELAY = "queue_delay"
-    """The least time in the queue of all that left it, over the target for first tokens (CoDel)."""
+    """What stands in the queue, as time to serve it, over the target for first tokens."""
     OLDEST_SLOPE = "oldest_slope"
     """Seconds by which the age of what waits longest grows in each second."""
     KV_USE = "kv_use"

@@ -33,7 +33,10 @@ __all__ = [
     "TokenLogprobs",
 ]
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
+"""Raised with whatever one end would misread, or leave out unnoticed, of what the other says: an
+older worker would take a grammar for an unknown field, and answer in any form. A worker turns away
+routers of another version; they wait for one of their own."""
 
 ENDLESS = 2**31
 """In place of a number of steps that is not bounded."""

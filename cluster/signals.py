@@ -4,16 +4,16 @@ Owns the definitions, with ``replica_signals`` and ``request_flow``; from which 
 harm is the Guard's to say. They are measured over all seconds that the routers have told, up to the
 newest, for what is seen late is acted on late.
 
-    offered_load     λ S / N, where λ: sequences that started in 5 s, less two standard deviations,
-                     so that few say nothing; S: mean time of finished requests at replicas, in a
-                     minute, less the share of it without a seat; N: live replicas' seats, or
-                     sequences of mean size in their KV caches
+    offered_load     λ S / N, where λ: sequences that started in 5 s or in 20 s, less two standard
+                     deviations, so that few say nothing, the larger rate; S: mean time of finished
+                     requests at replicas, in a minute, less the share of it without a seat; N: live
+                     replicas' seats, or sequences of mean size in their KV caches
     steps_left       the least of live replicas
     saturated_steps  of the worst replica, in 10 s
     slow_steps       time of steps over what they take by the pace of long before, in 5 s, worst
                      replica; a step under way counts as far as it is
-    queue_delay      the least wait of requests sent in 3 s over the target; where none was sent
-                     though some wait, the oldest's age
+    queue_delay      the least number of requests that waited in 3 s, over the rate at which they
+                     were sent, over the target; where none was sent, the oldest's age
     oldest_slope     by least squares, in 4 s; 0 until the oldest waits for a quarter of the target
     kv_use           of the worst replica, in 5 s
     recomputation    of the worst replica, in 10 s: tokens computed again of those computed,
@@ -37,6 +37,7 @@ import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from chairlift.cluster.fairness_figures import (
     BatchShape,
@@ -53,11 +54,15 @@ from chairlift.cluster.windows import Fold, known_s
 
 __all__ = ["SignalReader", "SignalSettings"]
 
-OFFERED_S, SERVED_S, SERVED = 5, 60, 10
-"""Seconds in which arrivals are counted, and time at replicas; of so many requests at least."""
+N = TypeVar("N", int, float)
 
-SENT_S, SENT = 3, 3
-"""Seconds in which waits are looked at; of so many requests at least."""
+OFFERED_S = (5, 20)
+"""Seconds in which arrivals are counted: few for what is far too much, more for a little."""
+SERVED_S, SERVED = 60, 10
+"""Seconds in which time at replicas is looked at; of so many requests at least."""
+
+SENT_S = 3
+"""Seconds in which what waits and what is sent are looked at."""
 
 SLOPE_S = 4.0
 MIN_SLOPE_S = 2.0
@@ -113,6 +118,7 @@ class SignalReader:
         self._replicas = ReplicaSignals()
         self._flow = RequestFlow()
         self._ages: deque[tuple[float, float]] = deque()
+        self._standing: deque[tuple[float, int]] = deque()
         self._costly: _Costly | None = None
 
     def read(self, fold: Fold, now: float) -> dict[Signal, Reading]:
@@ -122,7 +128,9 @@ class SignalReader:
         replicas.observe(present, now)
         flow.observe(fold.flows(now), now)
         oldest = _oldest(present)
-        self._age(0.0 if oldest is None else oldest.value, now)
+        waiting = sum(sum(report.queued.values()) for report, _ in present)
+        _note(self._ages, 0.0 if oldest is None else oldest.value, now, SLOPE_S)
+        _note(self._standing, waiting, now, SENT_S)
         if not present:
             return {}
         costly = self._held(fold, now)
@@ -144,8 +152,7 @@ class SignalReader:
 
     def _offered_load(self, fold: Fold, now: float) -> Reading | None:
         end, capacity = fold.told(now), self._replicas.capacity()
-        started = sum(tally.choices for _, tally in fold.tallies(end, OFFERED_S))
-        per_s = max(0.0, started - 2 * math.sqrt(started)) / OFFERED_S
+        per_s = max(_at_least(_started(fold, end, span_s)) / span_s for span_s in OFFERED_S)
         finished, placed_s = 0.0, 0.0
         for _, tally in fold.tallies(end, SERVED_S, width=10):
             finished += tally.duration.count
@@ -160,20 +167,19 @@ class SignalReader:
         return Reading(per_s * seated_s / capacity)
 
     def _queue_delay(self, fold: Fold, oldest: Reading | None, now: float) -> Reading:
-        waits = [tally.queue_wait for _, tally in fold.tallies(fold.told(now), SENT_S)]
-        target_s = self._settings.first_token_target_s
-        least = [wait for each in waits if (wait := each.quantile(0.0)) is not None]
-        if sum(each.count for each in waits) >= SENT:
-            return Reading(min(least) / target_s)
-        if oldest is None:
-            return Reading(0.0)
-        return Reading(min([*least, oldest.value]) / target_s, oldest.where)
+        """What stands in the queue, in seconds of work (Little's law).
 
-    def _age(self, age_s: float, now: float) -> None:
-        """Take note of the age of what waits longest."""
-        self._ages.append((now, age_s))
-        while self._ages[0][0] < now - SLOPE_S:
-            self._ages.popleft()
+        Not how long those waited who were sent: fair queueing serves some at once for as long as
+        anybody waits.
+        """
+        standing = min(waiting for _, waiting in self._standing)
+        target_s = self._settings.first_token_target_s
+        if oldest is None or not standing:
+            return Reading(0.0)
+        sent = sum(tally.queue_wait.count for _, tally in fold.tallies(fold.told(now), SENT_S))
+        if not sent:
+            return Reading(oldest.value / target_s, oldest.where)
+        return Reading(standing * SENT_S / sent / target_s)
 
     def _oldest_slope(self) -> Reading | None:
         if self._ages[-1][1] <= self._settings.first_token_target_s / 4:
@@ -227,6 +233,22 @@ class SignalReader:
                 shares.append(known * missed / ended if ended >= BURNT else 0.0)
             burns.append(min(shares) / allowed / borne)
         return max(burns)
+
+
+def _note(course: deque[tuple[float, N]], value: N, now: float, span_s: float) -> None:
+    """Add to a course, and forget what is older than its span."""
+    course.append((now, value))
+    while course[0][0] < now - span_s:
+        course.popleft()
+
+
+def _started(fold: Fold, end: int, span_s: int) -> int:
+    return sum(tally.choices for _, tally in fold.tallies(end, span_s))
+
+
+def _at_least(number: int) -> float:
+    """As many were meant to come, when so many came by chance."""
+    return max(0.0, number - 2 * math.sqrt(number))
 
 
 def _missed(tallies: Iterable[Tally]) -> tuple[int, int]:

@@ -34,6 +34,10 @@ __all__ = [
 ]
 
 
+_SIZES = ("vocab_size", "max_sequence_tokens", "max_sequences", "block_size", "blocks_total")
+_MAX_HANDLE = 2**64
+
+
 def submission_to_wire(submission: Submission) -> pb.Submit:
     request = submission.request
     return pb.Submit(
@@ -58,6 +62,8 @@ def submission_from_wire(message: pb.Submit) -> Submission:
         raise ValueError("prompt: has no tokens")
     if message.n < 1:
         raise ValueError("n: must be at least 1")
+    if message.handle + message.n > _MAX_HANDLE:
+        raise ValueError("handle: there are not so many for n choices")
     if not 0 < message.weight < math.inf:
         raise ValueError("weight: must be above 0")
     if message.output and message.n != 1:
@@ -191,6 +197,10 @@ def welcome_to_wire(info: ReplicaInfo) -> pb.Welcome:
 
 
 def welcome_from_wire(message: pb.Welcome) -> ReplicaInfo:
+    """Raises ValueError for a replica that could run nothing."""
+    for name in _SIZES:
+        if getattr(message, name) < 1:
+            raise ValueError(f"welcome: {name} must be at least 1")
     return ReplicaInfo(
         replica_id=message.replica_id,
         model=message.model,

@@ -7,25 +7,16 @@ no terminal each of its lines is one question, and nothing but the answers is pr
 from __future__ import annotations
 
 import argparse
-import asyncio
 import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-import aiohttp
-
-from chairlift.cluster.config import client_headers
+from chairlift.client import BadAnswer, Client, ClientError, NotConnected
+from chairlift.client.calls import ChatOptions
+from chairlift.cluster.config import client_key
 from chairlift.cluster.errors import ConfigError
-from chairlift.evaluation.openai_stream import (
-    ServerFault,
-    api_base,
-    first_model,
-    one_line,
-    read_error,
-    stream_events,
-    unusable,
-)
+from chairlift.evaluation.target_server import Server, add_server_flags, named_server
 
 __all__ = ["Chat", "add_arguments", "printable", "run"]
 
@@ -38,7 +29,7 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``chairlift chat``."""
     parser.description = f"Talk to a running server. {_HELP}; Ctrl-C stops an answer."
-    parser.add_argument("--url", default="http://127.0.0.1:8000", help="default: %(default)s")
+    add_server_flags(parser)
     parser.add_argument("--model", help="default: the first one that the server offers")
     parser.add_argument("--system", metavar="TEXT", help="the system prompt")
     parser.add_argument("--temperature", type=float, metavar="T", help="0 is greedy")
@@ -52,29 +43,30 @@ def run(arguments: argparse.Namespace) -> int:
         0, or 1 when the server cannot be used, or, without a terminal, when an answer failed.
 
     Raises:
-        ConfigError: the address is none.
+        ConfigError: the flags name no server, or the key is none.
     """
+    server = named_server(arguments)
     try:
-        base = api_base(arguments.url)
+        client = Client(server.root, client_key(), tls=server.tls)
     except ValueError as error:
-        raise ConfigError(f"--url: {error}") from None
+        raise ConfigError(f"CHAIRLIFT_API_KEY: {error}") from None
+    with client:
+        return _talk(client, server, arguments)
+
+
+def _talk(client: Client, server: Server, arguments: argparse.Namespace) -> int:
     try:
-        model = arguments.model or asyncio.run(_first_model(base))
-    except (aiohttp.ClientError, OSError, ServerFault) as error:
-        print(f"chairlift chat: {printable(unusable(base, error))}", file=sys.stderr)
+        model = arguments.model or _first_model(client)
+    except ClientError as error:
+        print(f"chairlift chat: {_unusable(server, error)}", file=sys.stderr)
         return 1
-    options = {
-        name: value
-        for name, value in (
-            ("temperature", arguments.temperature),
-            ("max_tokens", arguments.max_tokens),
-        )
-        if value is not None
-    }
-    chat = Chat(base=base, model=model, options=options, system=arguments.system, write=_write)
+    options = ChatOptions(
+        model=model, temperature=arguments.temperature, max_tokens=arguments.max_tokens
+    )
+    chat = Chat(client, options, arguments.system, _write)
     if not sys.stdin.isatty():
         return _answer_lines(chat)
-    print(f"{printable(model)} at {base}. {_HELP}.")
+    print(f"{printable(model)} at {server.base}. {_HELP}.")
     for line in _typed_lines():
         if not _take(chat, line):
             break
@@ -86,59 +78,41 @@ class Chat:
     """One conversation.
 
     Attributes:
-        base: the server's address up to and including ``/v1``.
-        options: further fields of every request.
+        client: of the server that answers.
+        options: of every request.
         system: the system prompt, if there is one.
         write: shows a piece of an answer; control characters are already taken out.
         turns: what was said so far, as the API's messages.
     """
 
-    base: str
-    model: str
-    options: dict[str, float | int]
+    client: Client
+    options: ChatOptions
     system: str | None
     write: Callable[[str], None]
     turns: list[dict[str, str]] = field(default_factory=list)
 
-    async def answer(self, question: str) -> None:
+    def answer(self, question: str) -> None:
         """Ask, and show the answer as it comes.
 
         A question that gets an answer, also a part of one, becomes part of the conversation.
 
-        Raises:
-            ServerFault: the server refused, or its answer broke off.
-            aiohttp.ClientError, OSError: the connection failed.
+        Raises ClientError: the server refused, its answer broke off, or the connection failed.
         """
         pieces: list[str] = []
         turn = {"role": "user", "content": question}
         try:
-            await self._stream(turn, pieces)
+            self._stream(turn, pieces)
         finally:
             if pieces:
                 self.turns += [turn, {"role": "assistant", "content": "".join(pieces)}]
 
-    async def _stream(self, turn: dict[str, str], pieces: list[str]) -> None:
+    def _stream(self, turn: dict[str, str], pieces: list[str]) -> None:
         system = [{"role": "system", "content": self.system}] if self.system else []
-        body = {
-            "model": self.model,
-            "messages": [*system, *self.turns, turn],
-            "stream": True,
-            **self.options,
-        }
-        # A new session each time: a kept connection may have gone while the user was thinking.
-        async with (
-            aiohttp.ClientSession(
-                timeout=aiohttp.ClientTimeout(total=None), headers=client_headers()
-            ) as session,
-            session.post(f"{self.base}/chat/completions", json=body) as response,
-        ):
-            if response.status != 200:
-                raise await read_error(response)
-            async for event in stream_events(response):
-                for choice in event.get("choices") or ():
-                    if text := (choice.get("delta") or {}).get("content"):
-                        pieces.append(text)
-                        self.write(printable(text))
+        messages = [*system, *self.turns, turn]
+        with self.client.stream_chat(messages, **self.options) as deltas:
+            for delta in deltas:
+                pieces.append(delta.text)
+                self.write(printable(delta.text))
 
 
 def printable(text: str) -> str:
@@ -164,10 +138,10 @@ def _take(chat: Chat, line: str) -> bool:
             print(_HELP)
         case _:
             try:
-                asyncio.run(chat.answer(line))
+                chat.answer(line)
             except KeyboardInterrupt:
                 print(" …")
-            except (aiohttp.ClientError, OSError, ServerFault) as error:
+            except ClientError as error:
                 print(f"\n[{_fault(error)}]")
             else:
                 print()
@@ -180,8 +154,8 @@ def _answer_lines(chat: Chat) -> int:
         if not line.strip():
             continue
         try:
-            asyncio.run(chat.answer(line.strip()))
-        except (aiohttp.ClientError, OSError, ServerFault) as error:
+            chat.answer(line.strip())
+        except ClientError as error:
             print(f"chairlift chat: {_fault(error)}", file=sys.stderr)
             return 1
         except KeyboardInterrupt:
@@ -207,10 +181,21 @@ def _write(text: str) -> None:
     sys.stdout.flush()
 
 
-async def _first_model(base: str) -> str:
-    async with aiohttp.ClientSession(headers=client_headers()) as session:
-        return await first_model(session, base)
+def _first_model(client: Client) -> str:
+    models = client.models()
+    if not models:
+        raise BadAnswer("it offers no model")
+    return models[0].id
 
 
-def _fault(error: Exception) -> str:
-    return printable(one_line(error))
+def _unusable(server: Server, error: ClientError) -> str:
+    if isinstance(error, NotConnected):
+        return (
+            f"no server at {server.base} ({_fault(error)}); start one with chairlift serve, or "
+            "give --url"
+        )
+    return f"{server.base} is no use: {_fault(error)}"
+
+
+def _fault(error: ClientError) -> str:
+    return printable(" ".join(error.message.split()))

@@ -23,6 +23,7 @@ COMMANDS = {
     "top": ("deployments.top", "watch a running service in the terminal"),
     "guard": ("deployments.guard", "see what watches over a running service, and act by hand"),
     "bench": ("evaluation.bench", "load a running service and measure it"),
+    "evaluate": ("evaluation.evaluate", "run a study by its plan, and say whether its claim holds"),
     "monitoring": (
         "deployments.monitoring",
         "write a Grafana dashboard and alert rules for Prometheus",

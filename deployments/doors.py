@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 
 from chairlift.cluster.config import GrpcConfig, HttpConfig
+from chairlift.deployments.generations import Elsewhere, nowhere_else
 from chairlift.deployments.grpc_server import GrpcServer
 from chairlift.deployments.http import HttpApp
 from chairlift.deployments.http_server import LINGER_S, HttpServer
@@ -20,19 +21,36 @@ class Doors:
     """Serves one router until ``stop``; see ``HttpServer`` and ``GrpcServer``."""
 
     def __init__(
-        self, app: HttpApp, http: HttpConfig, grpc: GrpcConfig, tls: Tls | None = None
+        self,
+        app: HttpApp,
+        http: HttpConfig,
+        grpc: GrpcConfig,
+        tls: Tls | None = None,
+        elsewhere: Elsewhere = nowhere_else,
     ) -> None:
-        """``tls``: what all of them shake hands with; None for plain text."""
+        """Make them; they are not open yet.
+
+        Args:
+            app: the router.
+            http: where its listener is.
+            grpc: where the other one is, if there is one.
+            tls: what all of them shake hands with; None for plain text.
+            elsewhere: aborts requests at other routers.
+        """
         self._http = HttpServer(app, http.host, http.port, tls)
         self._grpc: GrpcServer | None = None
         if grpc.enabled:
-            self._grpc = GrpcServer(app.front, *grpc.address(http), grpc, http.tls)
+            self._grpc = GrpcServer(app.front, grpc.address(http), grpc, http.tls, elsewhere)
 
     async def start(self) -> None:
         """Begin to accept. Raises OSError or RuntimeError when a port is taken."""
         await self._http.start()
         if self._grpc is not None:
             await self._grpc.start()
+
+    def abort_here(self, tenant: str, request_id: str) -> int:
+        """As ``Generations.abort_here``."""
+        return 0 if self._grpc is None else self._grpc.abort_here(tenant, request_id)
 
     @property
     def alive(self) -> bool:

@@ -16,6 +16,7 @@ from chairlift.deployments.openai_convert import Converter, Generation
 from chairlift.deployments.openai_logprobs import TokenForms
 from chairlift.deployments.openai_schema import Body
 from chairlift.deployments.request_terms import Caller
+from chairlift.deployments.token_desk import TokenDesk
 from chairlift.deployments.tool_formats import ToolFormatName
 from chairlift.router.chat_template import ChatTemplate
 from chairlift.router.router import Router
@@ -25,6 +26,10 @@ __all__ = ["INLINE_BODY", "Convert", "Front"]
 
 INLINE_BODY = 4096
 """Bytes; a longer body is read and tokenised in a thread, so that others' tokens flow on."""
+
+_WITH_SCHEMA = ("response_format", "tools")
+_WITH_SCHEMA_IN_JSON = (b'"json_schema"', b'"tools"')
+"""Fields whose schemas take a while to check, however short they are."""
 
 Convert: TypeAlias = Callable[[Body, Caller, int], Generation]
 
@@ -54,6 +59,7 @@ class Front:
     tool_format: ToolFormatName | Literal["auto"] = "auto"
     converter: Converter = field(init=False)
     forms: TokenForms = field(init=False)
+    tokens: TokenDesk = field(init=False)
 
     def __post_init__(self) -> None:
         self.converter = Converter(
@@ -64,6 +70,7 @@ class Front:
             tool_format=self.tool_format,
         )
         self.forms = TokenForms(self.tokenizer)
+        self.tokens = TokenDesk(self.tokenizer, self.converter)
 
     @property
     def ready(self) -> bool:
@@ -77,9 +84,18 @@ class Front:
         return self.context_length if replicas is None else min(replicas, self.context_length)
 
     async def convert(
-        self, convert: Convert, body: Body, caller: Caller, *, quick: bool
+        self, convert: Convert, body: Body, caller: Caller, *, size: int
     ) -> Generation:
-        """What ``convert``, of the converter, makes of a body; in a thread unless that is quick."""
-        if quick:
+        """What ``convert``, of the converter, makes of a body that took ``size`` bytes.
+
+        In a thread, unless that is quick.
+        """
+        if size <= INLINE_BODY and not _has_schema(body):
             return convert(body, caller, self.limit)
         return await asyncio.to_thread(convert, body, caller, self.limit)
+
+
+def _has_schema(body: Body) -> bool:
+    if isinstance(body, bytes):
+        return any(name in body for name in _WITH_SCHEMA_IN_JSON)
+    return any(name in body for name in _WITH_SCHEMA)

@@ -1,24 +1,33 @@
 """The generations that came by gRPC: started, found by name to be ended, and counted.
 
-Owns which of them are under way. It knows no messages.
+Owns which of them are under way at this router, and that those at others are found as well. It
+knows no messages.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeAlias
 
-from chairlift.cluster.errors import Aborted
+from chairlift.cluster.errors import Aborted, RequestError
 from chairlift.cluster.tenants import Tenant
 from chairlift.deployments.fan_in import Flights, take_off
-from chairlift.deployments.front import INLINE_BODY, Front
+from chairlift.deployments.front import Front
 from chairlift.deployments.openai_convert import Generation
 from chairlift.deployments.openai_response import Api
 from chairlift.deployments.request_terms import Caller
 
-__all__ = ["Generations"]
+__all__ = ["Elsewhere", "Generations", "nowhere_else"]
+
+Elsewhere: TypeAlias = Callable[[str, str], Awaitable[int]]
+"""As ``other_routers.OtherRouters.abort``."""
+
+
+async def nowhere_else(tenant: str, request_id: str) -> int:
+    """For a router that is alone."""
+    return 0
 
 
 class Generations:
@@ -28,8 +37,9 @@ class Generations:
         none_open: set while none is under way.
     """
 
-    def __init__(self, front: Front) -> None:
+    def __init__(self, front: Front, elsewhere: Elsewhere = nowhere_else) -> None:
         self._front = front
+        self._elsewhere = elsewhere
         self._scopes: dict[tuple[str, str], set[asyncio.Timeout]] = {}
         self.none_open = asyncio.Event()
         self.none_open.set()
@@ -52,16 +62,27 @@ class Generations:
         converter = self._front.converter
         convert = converter.chat if api is Api.CHAT else converter.completion
         async with self._abortable((caller.tenant.name, caller.request_id)):
-            generation = await self._front.convert(
-                convert, fields, caller, quick=size <= INLINE_BODY
-            )
+            generation = await self._front.convert(convert, fields, caller, size=size)
             del fields  # megabytes, perhaps, that the tokens need not wait with
             async with take_off(self._front.router, generation) as flights:
                 yield generation, flights
 
-    def abort(self, tenant: Tenant, request_id: str) -> int:
-        """End what the tenant calls so; returns how many there were."""
-        scopes = self._scopes.get((tenant.name, request_id), set())
+    async def abort(self, tenant: Tenant, request_id: str) -> int:
+        """End what the tenant calls so, at whichever router; returns how many there were.
+
+        Raises Overloaded, Unavailable: other routers could not be asked, and nothing was found.
+        """
+        here = self.abort_here(tenant.name, request_id)
+        try:
+            return here + await self._elsewhere(tenant.name, request_id)
+        except RequestError:
+            if here:
+                return here
+            raise
+
+    def abort_here(self, tenant: str, request_id: str) -> int:
+        """End what the tenant of that name calls so at this router; returns how many there were."""
+        scopes = self._scopes.get((tenant, request_id), set())
         now = asyncio.get_running_loop().time()
         for scope in scopes:
             scope.reschedule(now)

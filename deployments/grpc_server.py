@@ -23,7 +23,7 @@ from grpc_reflection.v1alpha import reflection
 
 from chairlift.cluster.config import GrpcConfig, TlsConfig
 from chairlift.deployments.front import Front
-from chairlift.deployments.generations import Generations
+from chairlift.deployments.generations import Elsewhere, Generations, nowhere_else
 from chairlift.deployments.inference_service import INFERENCE, InferenceService
 from chairlift.deployments.kserve_service import KSERVE, KserveService
 from chairlift.deployments.listener import (
@@ -52,14 +52,28 @@ class GrpcServer:
     """Serves one router until ``stop``."""
 
     def __init__(
-        self, front: Front, host: str, port: int, config: GrpcConfig, tls: TlsConfig | None = None
+        self,
+        front: Front,
+        address: tuple[str, int],
+        config: GrpcConfig,
+        tls: TlsConfig | None = None,
+        elsewhere: Elsewhere = nowhere_else,
     ) -> None:
-        """``tls``: files to shake hands with, looked at for each; None for plain text."""
+        """Serve ``front``, once it is started.
+
+        Args:
+            front: the router.
+            address: host and port.
+            config: limits.
+            tls: files to shake hands with, looked at for each; None for plain text.
+            elsewhere: aborts requests at other routers.
+        """
+        host, self._port = address
         self._front = front
         self._tls = tls
         self._host = f"[{host}]" if ":" in host else host
-        self._port = port
-        self._generations = Generations(front)
+        self._generations = Generations(front, elsewhere)
+        self.abort_here = self._generations.abort_here
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # its stubs lack it
         self._server = grpc.aio.server(options=_options(config))
         self._sockets: frozenset[int] = frozenset()

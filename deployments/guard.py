@@ -17,16 +17,16 @@ from typing import Any
 
 import aiohttp
 import orjson
-import yaml
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from chairlift.cluster.config import client_headers
 from chairlift.cluster.errors import ConfigError
 from chairlift.cluster.protocol import ENDLESS
+from chairlift.cluster.yaml_text import parse_yaml
 from chairlift.deployments.chat import printable
-from chairlift.evaluation.openai_stream import ServerFault, api_base, read_error, unusable
+from chairlift.evaluation.openai_stream import ServerFault, read_error, unusable
+from chairlift.evaluation.target_server import Server, add_server_flags, named_server
 
 __all__ = ["add_arguments", "run"]
 
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "action", nargs="?", choices=ACTIONS, metavar="ACTION", help=", ".join(ACTIONS)
     )
     parser.add_argument("values", nargs="*", metavar="VALUE", help="of set: RUNG, NAME=VALUE")
-    parser.add_argument("--url", default="http://127.0.0.1:8000", help="default: %(default)s")
+    add_server_flags(parser)
     parser.add_argument(
         "--by", metavar="NAME", help="who acts; by default the login name, or whose key it is"
     )
@@ -67,20 +67,17 @@ def run(arguments: argparse.Namespace) -> int:
         0, or 1 when the service does not answer or refuses.
 
     Raises:
-        ConfigError: the address or the values are none.
+        ConfigError: the flags name no server, or the values are none.
     """
-    try:
-        base = api_base(arguments.url).removesuffix("/v1")
-    except ValueError as error:
-        raise ConfigError(f"--url: {error}") from None
+    server = named_server(arguments)
     order = _order(arguments)
     try:
-        view = asyncio.run(_ask(base, arguments.action, order))
+        view = asyncio.run(_ask(server, arguments.action, order))
     except Refused as error:
         print(f"chairlift guard: {printable(str(error))}", file=sys.stderr)
         return 1
     except (aiohttp.ClientError, OSError, ServerFault) as error:
-        print(f"chairlift guard: {printable(unusable(base, error))}", file=sys.stderr)
+        print(f"chairlift guard: {printable(unusable(server.root, error))}", file=sys.stderr)
         return 1
     if arguments.json:
         print(json.dumps(view))
@@ -114,8 +111,8 @@ def _order(arguments: argparse.Namespace) -> dict[str, Any]:
 def _value(text: str) -> object:
     """Numbers and true or false as such, all else as it is."""
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
+        value = parse_yaml(text, "the value")
+    except ConfigError:
         return text
     return value if isinstance(value, bool | int | float) else text
 
@@ -127,10 +124,10 @@ def _login_name() -> str:
         return ""
 
 
-async def _ask(base: str, action: str | None, order: Mapping[str, Any]) -> dict[str, Any]:
+async def _ask(server: Server, action: str | None, order: Mapping[str, Any]) -> dict[str, Any]:
     """Raises ServerFault, aiohttp.ClientError, OSError."""
-    timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
-    async with aiohttp.ClientSession(headers=client_headers(), timeout=timeout) as session:
+    base = server.root
+    async with server.session(TIMEOUT_S) as session:
         if action is None:
             call = session.get(f"{base}/guard")
         else:

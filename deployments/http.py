@@ -38,7 +38,7 @@ from chairlift.deployments.asgi import (
 )
 from chairlift.deployments.dashboard import Dashboard, FiguresSource, no_figures
 from chairlift.deployments.fan_in import Flights, take_off
-from chairlift.deployments.front import INLINE_BODY, Convert, Front
+from chairlift.deployments.front import Convert, Front
 from chairlift.deployments.guard_door import GuardDoor
 from chairlift.deployments.openai_convert import Converter, Generation
 from chairlift.deployments.openai_logprobs import Columns, LogprobsWriter
@@ -58,9 +58,6 @@ from chairlift.router.tokenizer import Tokenizer
 __all__ = ["HttpApp"]
 
 logger = logging.getLogger(__name__)
-
-SCHEMA_FIELDS = (b'"json_schema"', b'"tools"')
-"""Schemas take a while to check, however short they are."""
 
 KEYED = ("/v1/", TOKENIZE, DETOKENIZE)
 """Paths that begin so need a key, where tenants are configured."""
@@ -128,7 +125,6 @@ class HttpApp:
         self._converter = self.front.converter
         dashboard = Dashboard(self.figures)
         self._pages = RiderPages(self.ledgers.fetch, self.guard.who)
-        tokens = TokenDoor(self.tokenizer, self._converter, self.config, lambda: self.front.limit)
         self._endpoints = {
             "/": ("GET", self._index),
             "/dashboard": ("GET", dashboard.page),
@@ -136,7 +132,7 @@ class HttpApp:
             "/dashboard/riders": ("GET", self._pages.riders),
             **self.guard.endpoints(),
             **ApiDocs(self.model_name).endpoints(),
-            **tokens.endpoints(),
+            **TokenDoor(self.front, self.config).endpoints(),
             "/health": ("GET", self._health),
             "/metrics": ("GET", self._metrics),
             "/metrics/cluster": ("GET", dashboard.metrics),
@@ -233,8 +229,7 @@ class HttpApp:
         )
         body = await exchange.read_json(self.config.max_body, self.config.body_timeout_s)
         async with exchange.while_client_stays():
-            quick = len(body) <= INLINE_BODY and not any(name in body for name in SCHEMA_FIELDS)
-            generation = await self.front.convert(convert, body, caller, quick=quick)
+            generation = await self.front.convert(convert, body, caller, size=len(body))
             del body  # megabytes, perhaps, that the tokens need not wait with
             head = ResponseHead(
                 api=generation.api,

@@ -12,6 +12,7 @@ from chairlift.deployments.fan_in import Flights, Turn
 from chairlift.deployments.openai_convert import Generation
 from chairlift.deployments.openai_response import Usage
 from chairlift.deployments.proto import inference_pb2 as pb
+from chairlift.deployments.tool_reader import CallDelta
 from chairlift.deployments.transcript import Piece, Transcript
 from chairlift.router.scored_text import ScoredToken
 from chairlift.router.tokenizer import Tokenizer
@@ -22,6 +23,7 @@ _FINISHES = {
     None: pb.FINISH_REASON_UNSPECIFIED,
     "stop": pb.FINISH_REASON_STOP,
     "length": pb.FINISH_REASON_LENGTH,
+    "tool_calls": pb.FINISH_REASON_TOOL_CALLS,
 }
 
 
@@ -80,7 +82,13 @@ class Answer:
             token_ids=self._flights.tokens(piece.choice, begin, end),
             logprobs=[each for part in piece.logprobs for each in part],
             finish_reason=_FINISHES[piece.finish],
+            tool_calls=map(_call, piece.calls),
         )
+
+
+def _call(delta: CallDelta) -> pb.ToolCall:
+    function = pb.FunctionCall(name=delta.name or "", arguments=delta.arguments)
+    return pb.ToolCall(id=delta.id or "", function=function, index=delta.call)
 
 
 def joined(chunks: Iterable[pb.GenerateChunk], num_choices: int) -> list[pb.Choice]:
@@ -94,6 +102,11 @@ def joined(chunks: Iterable[pb.GenerateChunk], num_choices: int) -> list[pb.Choi
             choice.token_ids.extend(piece.token_ids)
             choice.logprobs.extend(piece.logprobs)
             choice.finish_reason = piece.finish_reason
+            for call in piece.tool_calls:
+                if call.id:
+                    choice.tool_calls.append(call)
+                else:
+                    choice.tool_calls[call.index].function.arguments += call.function.arguments
     for choice, pieces in zip(choices, texts, strict=True):
         choice.text = "".join(pieces)
     return choices

@@ -12,21 +12,21 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from chairlift import __version__
-from chairlift.cluster.errors import InvalidRequest, NotFound
+from chairlift.cluster.errors import NotFound
 from chairlift.deployments.fan_in import Flights
 from chairlift.deployments.front import INLINE_BODY, Front
 from chairlift.deployments.generations import Generations
 from chairlift.deployments.grpc_call import Call, Method, service_handler
 from chairlift.deployments.inference_answer import Answer, joined, usage_of
 from chairlift.deployments.inference_fields import (
-    chat_fields,
+    detokenize_fields,
+    detokenize_path,
     field_path,
     generation_api,
     generation_fields,
+    tokenize_fields,
 )
 from chairlift.deployments.openai_convert import Generation
-from chairlift.deployments.openai_sampling import check_token_ids
-from chairlift.deployments.openai_schema import ChatBody, parse_body
 from chairlift.deployments.proto import inference_pb2 as pb
 from chairlift.router.placement import ReplicaView
 
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 __all__ = ["INFERENCE", "InferenceService"]
 
 INFERENCE = pb.DESCRIPTOR.services_by_name["Inference"]
-ANY_LENGTH = 2**31
-"""Tokens that may be counted; the message's size is limited as it is."""
 
 
 class InferenceService:
@@ -65,10 +63,13 @@ class InferenceService:
         self, request: pb.GenerateRequest, call: Call
     ) -> AsyncIterator[tuple[Generation, Flights]]:
         call.path_of = field_path(request)
-        run = self._generations.run(
-            generation_api(request), generation_fields(request), call.caller(), call.size
-        )
-        del request  # megabytes, perhaps, that the tokens need not wait with
+        api = generation_api(request)
+        if call.size > INLINE_BODY:
+            fields = await asyncio.to_thread(generation_fields, request)
+        else:
+            fields = generation_fields(request)
+        run = self._generations.run(api, fields, call.caller(), call.size)
+        del request, fields  # megabytes, perhaps, that the tokens need not wait with
         async with run as (generation, flights):
             await call.open(flights.traceparent)
             yield generation, flights
@@ -94,9 +95,9 @@ class InferenceService:
                     await call.write(await answer.chunk(turn))
 
     async def _abort(self, request: pb.AbortRequest, call: Call) -> pb.AbortResponse:
-        aborted = self._generations.abort(call.tenant, request.request_id)
+        aborted = await self._generations.abort(call.tenant, request.request_id)
         if not aborted:
-            raise NotFound("request_id: no such request is under way here", param="request_id")
+            raise NotFound("request_id: no such request is under way", param="request_id")
         return pb.AbortResponse(aborted=aborted)
 
     async def _get_model_info(
@@ -117,39 +118,19 @@ class InferenceService:
 
     async def _tokenize(self, request: pb.TokenizeRequest, call: Call) -> pb.TokenizeResponse:
         call.path_of = field_path(request)
-        self._front.converter.check_model(request.model if request.HasField("model") else None)
-        if call.size > INLINE_BODY:
-            tokens = await asyncio.to_thread(self._tokens_of, request)
-        else:
-            tokens = self._tokens_of(request)
-        return pb.TokenizeResponse(token_ids=tokens, max_model_len=self._front.limit)
-
-    def _tokens_of(self, request: pb.TokenizeRequest) -> list[int]:
-        match request.WhichOneof("input"):
-            case "text":
-                special = request.add_special_tokens or not request.HasField("add_special_tokens")
-                return self._front.tokenizer.encode(request.text, add_special=special)
-            case "chat":
-                chat = parse_body(ChatBody, chat_fields(request.chat))
-                return self._front.converter.chat_prompt(chat, ANY_LENGTH)
-            case _:
-                raise InvalidRequest(
-                    "input: one of text and chat must be set",
-                    param="input",
-                    code="missing_required_parameter",
-                )
+        front, quick = self._front, call.size <= INLINE_BODY
+        tokens, _ = await front.tokens.run(
+            lambda: front.tokens.tokenize(tokenize_fields(request)), quick=quick
+        )
+        return pb.TokenizeResponse(token_ids=tokens, max_model_len=front.limit)
 
     async def _detokenize(self, request: pb.DetokenizeRequest, call: Call) -> pb.DetokenizeResponse:
-        tokenizer = self._front.tokenizer
-        self._front.converter.check_model(request.model if request.HasField("model") else None)
-        check_token_ids(request.token_ids, "token_ids", tokenizer.vocab_size)
-        arguments = list(request.token_ids)
-        if call.size > INLINE_BODY:
-            text = await asyncio.to_thread(
-                tokenizer.decode, arguments, skip_special=not request.keep_special_tokens
-            )
-        else:
-            text = tokenizer.decode(arguments, skip_special=not request.keep_special_tokens)
+        call.path_of = detokenize_path
+        desk, skip_special = self._front.tokens, not request.keep_special_tokens
+        text = await desk.run(
+            lambda: desk.detokenize(detokenize_fields(request), skip_special=skip_special),
+            quick=call.size <= INLINE_BODY,
+        )
         return pb.DetokenizeResponse(text=text)
 
 

@@ -22,6 +22,7 @@ from rich.text import Text
 from chairlift.cluster.errors import ConfigError, LedgerError
 from chairlift.cluster.protocol import SamplingParams
 from chairlift.deployments.ledger_fetch import fetch_ledger
+from chairlift.evaluation.target_server import add_tls_flags, named_server
 from chairlift.workers.decisions import Reason
 from chairlift.workers.explain import REASONS
 from chairlift.workers.ledger_file import LedgerFile, open_ledger, parse_ledger
@@ -39,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("file", type=Path, nargs="?", help="a .ledger file")
     source.add_argument("--url", help="a service, of which to fetch what a replica has in memory")
+    add_tls_flags(parser)
     parser.add_argument("--replica", metavar="ID", help="which one; needed if there are several")
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="save what was fetched, print nothing"
@@ -65,9 +67,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _find(arguments: argparse.Namespace) -> LedgerFile:
     if arguments.url is not None:
-        return parse_ledger(fetch_ledger(arguments.url, arguments.replica), arguments.url)
-    if arguments.replica is not None or arguments.output is not None:
-        raise ConfigError("--replica and --output go with --url")
+        return parse_ledger(fetch_ledger(named_server(arguments), arguments.replica), arguments.url)
+    for flag in ("replica", "output", "ca", "cert", "key"):
+        if getattr(arguments, flag) is not None:
+            raise ConfigError(f"--{flag} goes with --url")
     return open_ledger(arguments.file)
 
 

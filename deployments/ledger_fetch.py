@@ -9,36 +9,32 @@ import asyncio
 
 import aiohttp
 
-from chairlift.cluster.config import client_headers
 from chairlift.cluster.errors import ConfigError, LedgerError
 from chairlift.deployments.chat import printable
-from chairlift.evaluation.openai_stream import ServerFault, api_base, read_error, unusable
+from chairlift.evaluation.openai_stream import ServerFault, read_error, unusable
+from chairlift.evaluation.target_server import Server
 
 __all__ = ["fetch_ledger"]
 
 TIMEOUT_S = 60.0
 
 
-def fetch_ledger(url: str, replica_id: str | None) -> bytes:
+def fetch_ledger(server: Server, replica_id: str | None) -> bytes:
     """A ledger file.
 
     Raises:
-        ConfigError: the address is none, or it must be said which replica.
+        ConfigError: it must be said which replica.
         LedgerError: there is no server, no such replica, or it does not hand out its ledger.
     """
     try:
-        base = api_base(url).removesuffix("/v1")
-    except ValueError as error:
-        raise ConfigError(f"--url: {error}") from None
-    try:
-        return asyncio.run(_fetch(base, replica_id))
+        return asyncio.run(_fetch(server, replica_id))
     except (aiohttp.ClientError, OSError, ServerFault) as error:
-        raise LedgerError(printable(unusable(base, error))) from None
+        raise LedgerError(printable(unusable(server.root, error))) from None
 
 
-async def _fetch(base: str, replica_id: str | None) -> bytes:
-    timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
-    async with aiohttp.ClientSession(headers=client_headers(), timeout=timeout) as session:
+async def _fetch(server: Server, replica_id: str | None) -> bytes:
+    base = server.root
+    async with server.session(TIMEOUT_S) as session:
         if replica_id is None:
             replica_id = await _only_one(session, base)
         async with session.get(f"{base}/replicas/{replica_id}/ledger") as response:

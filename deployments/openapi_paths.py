@@ -31,7 +31,8 @@ from chairlift.cluster.guard_state import Rung
 from chairlift.deployments import openapi_models as answers
 from chairlift.deployments.openai_schema import ChatBody, CompletionBody
 from chairlift.deployments.request_terms import TIMEOUT_HEADER
-from chairlift.deployments.token_door import DETOKENIZE, TOKENIZE, DetokenizeBody, TokenizeBody
+from chairlift.deployments.token_desk import DetokenizeBody, TokenizeBody
+from chairlift.deployments.token_door import DETOKENIZE, TOKENIZE
 
 __all__ = ["OPERATIONS", "Errors", "Operation"]
 

@@ -19,6 +19,7 @@ from chairlift.cluster.model_spec import ModelSpec
 from chairlift.deployments.memory_needs import memory_needed
 from chairlift.deployments.placement import check_gpus, count_gpus, wants_gpus
 from chairlift.deployments.reload import check_reload
+from chairlift.deployments.stream_tls import check_stream
 from chairlift.deployments.tls import make_context
 from chairlift.workers.shards import check_degree
 from chairlift.workers.weight_sizes import PackedSize, packed_size
@@ -74,6 +75,8 @@ def preflight_reload(config: ServiceConfig, running: Checked) -> Checked:
 def _check_tls(config: ServiceConfig) -> None:
     if config.http.tls is not None:
         make_context(config.http.tls)
+    if config.workers.tls is not None:
+        check_stream(config.workers.tls)
 
 
 def _check_ranks(config: ServiceConfig, spec: ModelSpec) -> None:

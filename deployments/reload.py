@@ -31,8 +31,9 @@ FIXED = (
     *("model", "http.host", "http.port", "grpc.enabled", "grpc.host", "grpc.port"),
     *("ray", "workers.tensor_parallel"),
 )
-SWITCHES = ("http.tls",)
-"""Whether there is one: old and new routers share a port, which is to speak one protocol."""
+SWITCHES = ("http.tls", "workers.tls")
+"""Whether there is one: old and new routers share a port, which is to speak one protocol, and both
+speak to old and new workers."""
 BASE = {"batching", "token_budget", "max_sequences"}
 """Of the engine's settings: what the Guard turns down."""
 MAX_SHOWN = 60
@@ -84,6 +85,7 @@ def router_version(config: ServiceConfig, policy: GuardPolicy) -> str:
         config.model_dump(mode="json", include={"model", "http", "grpc"}),
         config.model_dump(mode="json", include={"telemetry", "tracing"}),
         config.router.model_dump(mode="json", exclude={"replicas"}),
+        config.workers.model_dump(mode="json", include={"tls"}),
     )
 
 

@@ -37,11 +37,14 @@ from chairlift.deployments.hub import HubSettings
 from chairlift.deployments.hub_link import HubLink
 from chairlift.deployments.membership import process_membership
 from chairlift.deployments.operators import Operators
+from chairlift.deployments.other_routers import OtherRouters
 from chairlift.deployments.otlp_metrics import otlp_metrics
 from chairlift.deployments.reload import read_told
+from chairlift.deployments.stream_tls import RouterEnd
 from chairlift.deployments.tls import Tls
 from chairlift.router.chat_template import ChatTemplate
 from chairlift.router.ledgers import Ledgers
+from chairlift.router.passport import Passport
 from chairlift.router.router import Router
 from chairlift.router.tokenizer import Tokenizer
 
@@ -67,17 +70,19 @@ class RouterGroup:
         plane: DataPlane,
     ) -> None:
         _log_at_once()
+        passport = await asyncio.to_thread(_passport, config, plane)
         path = resolve_model(config.model.path)
         spec = await asyncio.to_thread(read_spec, path)
         tokenizer = await asyncio.to_thread(Tokenizer.load, path)
         template = await asyncio.to_thread(ChatTemplate.load, path, tokenizer)
         model_name = config.model.name or spec.name
         self._talk: asyncio.Task[None] | None = None
+        self._peers: Any = None
         self._router = Router(
             tokenizer, config.router, model_name=model_name, telemetry=config.telemetry
         )
         self._router.tracer = start_tracing(config.tracing, self._router.id)
-        self._router.token = plane.token
+        self._router.passport = passport
         settings = _hub_settings(config, policy, spec)
         connect = partial(hub.connect, settings)
         self._link = HubLink(self._router.share, self._router.reporter, self._router, connect)
@@ -99,13 +104,14 @@ class RouterGroup:
             tool_format=config.model.tool_format,
             figures=self._link.figures,
             guard=GuardDoor(self._link if settings.guard else None, self._operators),
-            ledgers=Ledgers(lambda: process_membership().members, plane.token),
+            ledgers=Ledgers(lambda: process_membership().members, passport),
         )
         # options() makes the handle subscribe to membership; no request goes through it.
         self._workers = workers.options(method_name="check_health")
         process_membership().listen(self._router.update_members)
         tls = None if config.http.tls is None else Tls(config.http.tls)
-        self._server = Doors(app, config.http, config.grpc, tls)
+        elsewhere = OtherRouters(self._ask_all).abort
+        self._server = Doors(app, config.http, config.grpc, tls, elsewhere)
         await self._server.start()
         families = self._router.metrics.families
         self._metrics = otlp_metrics(config.tracing, self._router.id, families)
@@ -141,6 +147,20 @@ class RouterGroup:
             return await self._link.guard()
         return {"replicas": [{"live": view.ready} for view in self._router.replicas()]}
 
+    async def abort(self, tenant: str, request_id: str, asker: str) -> int:
+        """End what the tenant calls so; called by all routers, and by itself when it asks all."""
+        return 0 if asker == self._router.id else self._server.abort_here(tenant, request_id)
+
+    async def _ask_all(self, tenant: str, request_id: str) -> list[int | BaseException]:
+        """What each router that Serve knows of has ended, as ``other_routers.AskAll``."""
+        if self._peers is None:
+            me = serve.get_replica_context()
+            get = serve.get_deployment_handle
+            self._peers = await asyncio.to_thread(get, me.deployment, me.app_name)
+        asked = self._peers.broadcast("abort", tenant, request_id, self._router.id)
+        answers: list[int | BaseException] = await asked.results_async(return_exceptions=True)
+        return answers
+
     def check_health(self) -> None:
         """Raises when a listener has ended."""
         if not self._server.alive:
@@ -165,6 +185,12 @@ class RouterGroup:
             await self._metrics.stop()
         if self._router.tracer is not None:
             await asyncio.to_thread(self._router.tracer.close)
+
+
+def _passport(config: ServiceConfig, plane: DataPlane) -> Passport:
+    """What workers are shown; reads files."""
+    tls = config.workers.tls
+    return Passport(plane.token, None if tls is None else RouterEnd(tls).newest)
 
 
 def _log_at_once() -> None:

@@ -14,13 +14,8 @@ from typing import Any, Literal, Protocol
 from chairlift.cluster.errors import InvalidRequest
 from chairlift.deployments.openai_schema import ChatBody
 from chairlift.deployments.response_format import checked_grammar, schema_of
-from chairlift.deployments.tool_formats import (
-    HERMES,
-    ToolFormat,
-    ToolFormatName,
-    calling_grammar,
-    chosen_format,
-)
+from chairlift.deployments.tool_formats import HERMES, ToolFormat, ToolFormatName, chosen_format
+from chairlift.deployments.tool_grammar import calling_grammar
 from chairlift.deployments.tool_schema import ToolUse, read_tools
 
 __all__ = ["Structure", "Structuring"]
@@ -102,7 +97,8 @@ class Structuring:
         if message["role"] == "tool":
             content = f"<tool_response>\n{message['content']}\n</tool_response>"
             return {"role": "user", "content": content}
-        calls = [_written(call["function"], self._form) for call in message.get("tool_calls", ())]
+        functions = (call["function"] for call in message.get("tool_calls", ()))
+        calls = [self._form.written(each["name"], each["arguments"]) for each in functions]
         if not calls:
             return message
         return {"role": message["role"], "content": "\n".join([message["content"], *calls]).strip()}
@@ -114,16 +110,11 @@ class Structuring:
         return None
 
 
-def _written(function: Mapping[str, Any], form: ToolFormat) -> str:
-    call = json.dumps({"name": function["name"], form.arguments: function["arguments"]})
-    return form.opens + call + form.closes
-
-
 def _with_tools(
     messages: list[Mapping[str, Any]], use: ToolUse, form: ToolFormat
 ) -> list[Mapping[str, Any]]:
     """The system's message, the first, also tells what can be called, and how."""
-    example = _written({"name": "<name>", "arguments": {"<argument>": "<value>"}}, form)
+    example = form.written("<name>", {"<argument>": "<value>"})
     functions = "\n".join(json.dumps(tool["function"]) for tool in use.tools)
     told = f"You can call these functions:\n{functions}\nTo call one, answer:\n{example}"
     first = messages[0]

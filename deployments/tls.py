@@ -21,11 +21,12 @@ from chairlift.cluster.config import TlsConfig
 from chairlift.cluster.errors import ConfigError
 from chairlift.cluster.seldom import Seldom
 
-__all__ = ["Pem", "Tls", "credentials", "make_context", "read_pem"]
+__all__ = ["Pem", "Tls", "credentials", "load_files", "make_context", "read_file", "read_pem"]
 
 logger = logging.getLogger(__name__)
 
 LOOK_S = 1.0
+HTTP = "http.tls"
 MINIMUM = ssl.TLSVersion.TLSv1_2
 
 
@@ -38,51 +39,71 @@ class Pem:
     client_ca: bytes | None
 
 
-def read_pem(config: TlsConfig) -> Pem:
+def read_pem(config: TlsConfig, section: str = HTTP) -> Pem:
     """Raises ConfigError, which names the file."""
-    certificate, key = _read(config.certificate, "certificate"), _read(config.key, "key")
-    client_ca = None if config.client_ca is None else _read(config.client_ca, "client_ca")
+    certificate = read_file(config.certificate, f"{section}.certificate")
+    key, client_ca = read_file(config.key, f"{section}.key"), None
+    if config.client_ca is not None:
+        client_ca = read_file(config.client_ca, f"{section}.client_ca")
     return Pem(certificate, key, client_ca)
 
 
-def make_context(config: TlsConfig) -> ssl.SSLContext:
+def read_file(file: str, path: str) -> bytes:
+    """What a file holds; raises ConfigError, which names the setting at ``path``."""
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read {file}: {error.strerror}") from None
+
+
+def make_context(config: TlsConfig, section: str = HTTP) -> ssl.SSLContext:
     """For the server's side: TLS 1.2 or newer, with the ciphers that Python takes for sane.
 
-    Raises ConfigError where the files cannot be read or do not go together.
+    Raises ConfigError where the files cannot be read or do not go together; ``section`` is where
+    they are named.
     """
-    read_pem(config)  # says which file it is; OpenSSL would not
+    read_pem(config, section)  # says which file it is; OpenSSL would not
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = MINIMUM
     # Without tickets every connection shows its certificate anew, to the authorities of now.
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     context.num_tickets = 0
     context.set_alpn_protocols(["http/1.1"])
+    if config.client_ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+    load_files(context, config, section)
+    return context
+
+
+def load_files(context: ssl.SSLContext, config: TlsConfig, section: str) -> None:
+    """Have one end show its certificate, and trust who is signed by its authority, if it has one.
+
+    Raises ConfigError where the files do not go together.
+    """
     try:
         context.load_cert_chain(config.certificate, config.key, password=_no_pass_phrase)
         if config.client_ca is not None:
             context.load_verify_locations(config.client_ca)
-            context.verify_mode = ssl.CERT_REQUIRED
     except (OSError, ValueError) as error:  # SSLError is an OSError
         reason = getattr(error, "reason", None) or str(error)
-        raise ConfigError(f"http.tls: the files do not go together: {reason}") from None
-    return context
+        raise ConfigError(f"{section}: the files do not go together: {reason}") from None
 
 
-def credentials(config: TlsConfig) -> grpc.ServerCredentials:
+def credentials(config: TlsConfig, section: str = HTTP) -> grpc.ServerCredentials:
     """For a gRPC port; files are looked at for each handshake, and broken ones change nothing.
 
     Raises ConfigError where the files cannot be read or do not go together.
     """
-    make_context(config)  # gRPC itself says nothing of what is wrong, and goes on without
-    known = read_pem(config)
+    make_context(config, section)  # gRPC says nothing of what is wrong, and goes on without
+    known = read_pem(config, section)
 
     def newer() -> grpc.ServerCertificateConfiguration | None:
         nonlocal known
         try:
-            found = read_pem(config)
+            found = read_pem(config, section)
             if found == known:
                 return None
-            make_context(config)
+            make_context(config, section)
         except ConfigError:
             return None
         known = found
@@ -152,13 +173,6 @@ def _facts(file: str) -> tuple[int, int, int] | None:
         found = Path(file).stat()
         return found.st_ino, found.st_size, found.st_mtime_ns
     return None
-
-
-def _read(file: str, setting: str) -> bytes:
-    try:
-        return Path(file).read_bytes()
-    except OSError as error:
-        raise ConfigError(f"http.tls.{setting}: cannot read {file}: {error.strerror}") from None
 
 
 def _no_pass_phrase() -> str:

@@ -1,11 +1,12 @@
 """How families of models write down what they call.
 
-Owns three formats, which of them a model has, and the grammar of an output that has to call.
-``deployments.tool_reader`` reads outputs.
+Owns four formats and which of them a model has. ``deployments.tool_grammar`` binds outputs to them,
+``deployments.tool_reader`` reads them.
 
-    hermes    <tool_call>{"name": …, "arguments": {…}}</tool_call>   any number, with text before
-    llama3    {"name": …, "parameters": {…}}                          one, or text
-    mistral   [TOOL_CALLS][{"name": …, "arguments": {…}}, …]         a list, or text
+    hermes        <tool_call>{"name": …, "arguments": {…}}</tool_call>   any number, text before
+    llama3        {"name": …, "parameters": {…}}                          one, or text
+    mistral       [TOOL_CALLS][{"name": …, "arguments": {…}}, …]         a list, or text
+    mistral_args  [TOOL_CALLS]name[ARGS]{…}                               any number, or text
 
 Marks that are tokens for the model rather than text (``[TOOL_CALLS]``, ``<|python_tag|>``) do not
 show in the text of an output.
@@ -14,25 +15,24 @@ show in the text of an output.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
-
-from chairlift.cluster.errors import InvalidRequest
-from chairlift.cluster.grammar import embedded, grammar_fault
-from chairlift.deployments.tool_schema import ToolUse
+from typing import Literal
 
 __all__ = [
+    "ARGUMENTS_MARK",
     "HERMES",
     "LLAMA3",
     "MISTRAL",
+    "MISTRAL_ARGS",
     "ToolFormat",
     "ToolFormatName",
-    "calling_grammar",
     "chosen_format",
 ]
 
-ToolFormatName = Literal["hermes", "llama3", "mistral"]
+ToolFormatName = Literal["hermes", "llama3", "mistral", "mistral_args"]
+
+ARGUMENTS_MARK = "[ARGS]"
+"""Between a name and its arguments, where names stand alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +40,10 @@ class ToolFormat:
     """One format.
 
     Attributes:
-        mark: what tells calls from text; of ``llama3`` and ``mistral`` a token, and optional.
+        mark: what tells calls from text; of ``llama3`` and Mistral's a token, and optional.
         opens, between, closes: what an output that has to call writes around its calls, besides a
             mark that is a token.
-        arguments: the key of the arguments.
+        arguments: the key of the arguments; "" where the name stands before them.
         anywhere: calls may follow text, and text may follow them; else an output is one or other.
         many: several calls may be made.
     """
@@ -56,6 +56,13 @@ class ToolFormat:
     arguments: str
     anywhere: bool
     many: bool
+
+    def written(self, name: str, arguments: object) -> str:
+        """A call, as the model would write it where its marks are text."""
+        if not self.arguments:
+            return f"{self.mark}{name}{ARGUMENTS_MARK}{json.dumps(arguments)}"
+        call = json.dumps({"name": name, self.arguments: arguments})
+        return self.opens + call + self.closes
 
 
 HERMES = ToolFormat(
@@ -88,7 +95,17 @@ MISTRAL = ToolFormat(
     anywhere=False,
     many=True,
 )
-_FORMATS = {each.name: each for each in (HERMES, LLAMA3, MISTRAL)}
+MISTRAL_ARGS = ToolFormat(
+    "mistral_args",
+    mark="[TOOL_CALLS]",
+    opens="",
+    between="",
+    closes="",
+    arguments="",
+    anywhere=False,
+    many=True,
+)
+_FORMATS = {each.name: each for each in (HERMES, LLAMA3, MISTRAL, MISTRAL_ARGS)}
 
 
 def chosen_format(asked: ToolFormatName | Literal["auto"], template: str) -> ToolFormat:
@@ -96,50 +113,9 @@ def chosen_format(asked: ToolFormatName | Literal["auto"], template: str) -> Too
     if asked != "auto":
         return _FORMATS[asked]
     if "[TOOL_CALLS]" in template:
-        return MISTRAL
+        return MISTRAL_ARGS if ARGUMENTS_MARK in template else MISTRAL
     if "<tool_call>" not in template and (
         "<|python_tag|>" in template or '"parameters"' in template
     ):
         return LLAMA3
     return HERMES
-
-
-def calling_grammar(
-    use: ToolUse,
-    form: ToolFormat,
-    answer: dict[str, Any] | bool | None,
-    special_token: Callable[[str], int | None],
-) -> str:
-    """The grammar of an output that calls, or else, where it need not, fits ``answer``; "" for any.
-
-    Args:
-        use: what may be called.
-        form: how.
-        answer: a JSON schema; None for any text.
-        special_token: finds the token that a mark is, where it is one.
-    """
-    if not use.must and answer is None:
-        return ""
-    names = list(use.callable)
-    rules = [
-        f"start: {_start(use, form, special_token)}" + ("" if use.must else " | answer"),
-        "call: " + " | ".join(f"call_{index}" for index in range(len(names))),
-    ]
-    for index, name in enumerate(names):
-        head = f'{{"name": {json.dumps(name)}, "{form.arguments}": '
-        rules.append(f'call_{index}: {json.dumps(head)} arguments_{index} "}}"')
-        rules.append(f"arguments_{index}: %json {embedded(use.callable[name])}")
-    if answer is not None and not use.must:
-        rules.append(f"answer: %json {embedded(answer)}")
-    grammar = "\n".join(rules)
-    if (fault := grammar_fault(grammar)) is not None:
-        raise InvalidRequest(f"tools: {fault}", param="tools")
-    return grammar
-
-
-def _start(use: ToolUse, form: ToolFormat, special_token: Callable[[str], int | None]) -> str:
-    token = special_token(form.mark) if form is MISTRAL else None
-    more = f"({json.dumps(form.between)} call)*" if form.many and use.parallel else ""
-    opens, closes = (json.dumps(mark) if mark else "" for mark in (form.opens, form.closes))
-    mark = "" if token is None else f"<[{token}]>"
-    return " ".join(filter(None, (mark, opens, "call", more, closes)))

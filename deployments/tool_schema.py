@@ -25,7 +25,10 @@ FunctionName = Annotated[str, Field(pattern="^[A-Za-z0-9_.-]{1,64}$")]
 
 
 class Function(Part):
-    """A function that may be called; ``parameters`` is the JSON schema of its arguments."""
+    """A function that may be called; ``parameters`` is the JSON schema of its arguments.
+
+    With ``strict`` they fit it, also where the model need not call.
+    """
 
     name: FunctionName
     description: str | None = None
@@ -75,12 +78,14 @@ class ToolUse:
         callable: name → schema of the arguments of what may be called.
         must: at least one call is to be made, and no text.
         parallel: several calls may be made.
+        strict: names of what may be called with arguments that fit and no others.
     """
 
     tools: tuple[dict[str, Any], ...]
     callable: dict[str, dict[str, Any]]
     must: bool
     parallel: bool
+    strict: frozenset[str] = frozenset()
 
 
 def read_tools(
@@ -108,13 +113,19 @@ def read_tools(
             )
         schemas = {name: schemas[name]}
     must = choice != "auto"
+    strict = frozenset(
+        tool.function.name
+        for tool in tools
+        if tool.function.name in schemas and tool.function.strict
+    )
     for index, tool in enumerate(tools):
-        if must and tool.function.name in schemas:  # then the arguments have to fit
-            param = f"tools[{index}].function.parameters"
-            checked_grammar(schemas[tool.function.name], param)
+        name = tool.function.name
+        if name in strict or (must and name in schemas):  # then the arguments have to fit
+            checked_grammar(schemas[name], f"tools[{index}].function.parameters")
     return ToolUse(
         tools=tuple(tool.model_dump(exclude_none=True) for tool in tools),
         callable=schemas,
         must=must,
         parallel=parallel is not False and not isinstance(choice, NamedTool),
+        strict=strict,
     )

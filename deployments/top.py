@@ -20,11 +20,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from chairlift.cluster.config import client_headers
-from chairlift.cluster.errors import ConfigError
 from chairlift.cluster.guard_state import Mode
 from chairlift.deployments.chat import printable
-from chairlift.evaluation.openai_stream import ServerFault, api_base, read_error, unusable
+from chairlift.evaluation.openai_stream import ServerFault, read_error, unusable
+from chairlift.evaluation.target_server import Server, add_server_flags, named_server
 
 __all__ = ["add_arguments", "run"]
 
@@ -42,7 +41,7 @@ ENDS = ("finished", "cancelled", "rejected", "failed", "open", "lost")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``chairlift top``."""
-    parser.add_argument("--url", default="http://127.0.0.1:8000", help="default: %(default)s")
+    add_server_flags(parser)
     parser.add_argument(
         "--window", choices=WINDOWS, default="1m", help="of the figures (default: %(default)s)"
     )
@@ -56,24 +55,21 @@ def run(arguments: argparse.Namespace) -> int:
         0, or 1 when there are no figures to begin with.
 
     Raises:
-        ConfigError: the address is none.
+        ConfigError: the flags name no server.
     """
-    try:
-        base = api_base(arguments.url).removesuffix("/v1")
-    except ValueError as error:
-        raise ConfigError(f"--url: {error}") from None
+    server = named_server(arguments)
     once = arguments.once or not sys.stdout.isatty()
     try:
-        asyncio.run(_show(base, arguments.window, once=once))
+        asyncio.run(_show(server, arguments.window, once=once))
     except (aiohttp.ClientError, OSError, ServerFault) as error:
-        print(f"chairlift top: {printable(unusable(base, error))}", file=sys.stderr)
+        print(f"chairlift top: {printable(unusable(server.root, error))}", file=sys.stderr)
         return 1
     return 0
 
 
-async def _show(base: str, window: str, *, once: bool) -> None:
-    timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
-    async with aiohttp.ClientSession(headers=client_headers(), timeout=timeout) as session:
+async def _show(server: Server, window: str, *, once: bool) -> None:
+    base = server.root
+    async with server.session(TIMEOUT_S) as session:
         figures = await _ask(session, base)
         if once:
             console = Console(width=PIPE_WIDTH, color_system=None, highlight=False)

@@ -15,6 +15,7 @@ from chairlift.cluster.config import ServiceConfig
 from chairlift.cluster.model_files import resolve_model
 from chairlift.cluster.vocabulary import Vocabulary
 from chairlift.deployments.data_plane import DataPlane
+from chairlift.deployments.stream_tls import worker_credentials
 from chairlift.router.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -57,7 +58,9 @@ class Worker:
             RankFault: another rank did not come or did not stay.
         """
         replica = await asyncio.to_thread(self._build, transport, address)
-        endpoint = await replica.start(self._host(), self._plane.token)
+        tls = self._config.workers.tls
+        credentials = None if tls is None else await asyncio.to_thread(worker_credentials, tls)
+        endpoint = await replica.start(self._host(), self._plane.token, credentials)
         self._replica = replica
         return endpoint
 

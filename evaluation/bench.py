@@ -19,7 +19,6 @@ from pathlib import Path
 import aiohttp
 import uvloop
 
-from chairlift.cluster.config import client_headers
 from chairlift.cluster.errors import ConfigError
 from chairlift.evaluation.arrivals import arrival_times, parse_arrivals
 from chairlift.evaluation.bench_report import RunProgress, print_summary, write_json
@@ -27,8 +26,9 @@ from chairlift.evaluation.completions import CompletionClient, Target, request_b
 from chairlift.evaluation.flags import count, positive
 from chairlift.evaluation.lengths import fitted_names, parse_lengths
 from chairlift.evaluation.load import Ask, Sink, closed_loop, open_loop, started_clock
-from chairlift.evaluation.openai_stream import ServerFault, api_base, first_model, unusable
+from chairlift.evaluation.openai_stream import ServerFault, first_model, unusable
 from chairlift.evaluation.records import RequestRecord, summarise
+from chairlift.evaluation.target_server import Server, add_server_flags, named_server
 from chairlift.evaluation.traces import Arrival, read_trace, scale_trace
 
 __all__ = ["add_arguments", "run"]
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``chairlift bench``."""
     parser.description = "Load a running server and report the latency that its users would see."
     server = parser.add_argument_group("the server")
-    server.add_argument("--url", default="http://127.0.0.1:8000", help="default: %(default)s")
+    add_server_flags(server)
     server.add_argument("--model", help="default: the first one that the server offers")
     server.add_argument("--chat", action="store_true", help="use chat completions")
     server.add_argument(
@@ -136,17 +136,17 @@ def run(arguments: argparse.Namespace) -> int:
         ConfigError: a flag is wrong, or does not go with the others.
     """
     _check_flags(arguments)
+    server = named_server(arguments)
     try:
-        base = api_base(arguments.url)
         arrivals = _arrivals(arguments)
     except ValueError as error:
         raise ConfigError(str(error)) from None
     records: list[RequestRecord] = []
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            target = runner.run(_find_target(arguments, base))
+            target = runner.run(_find_target(arguments, server))
         except (aiohttp.ClientError, OSError, ServerFault) as error:
-            print(f"chairlift bench: {unusable(base, error)}", file=sys.stderr)
+            print(f"chairlift bench: {unusable(server.base, error)}", file=sys.stderr)
             return 1
         with RunProgress(_expected(arguments), arguments.duration) as progress:
 
@@ -156,7 +156,7 @@ def run(arguments: argparse.Namespace) -> int:
 
             # Ctrl-C ends the run, not the report.
             with contextlib.suppress(KeyboardInterrupt):
-                runner.run(_drive(arguments, target, arrivals, sink))
+                runner.run(_drive(arguments, server, target, arrivals, sink))
     summary = summarise(records)
     settings = _settings(arguments, target.model)
     print_summary(summary, settings, to_stderr=arguments.json == "-")
@@ -209,13 +209,13 @@ def _arrivals(arguments: argparse.Namespace) -> Iterator[Arrival]:
     return islice(arrivals, _expected(arguments))
 
 
-async def _find_target(arguments: argparse.Namespace, base: str) -> Target:
+async def _find_target(arguments: argparse.Namespace, server: Server) -> Target:
     model = arguments.model
     if model is None:
-        async with aiohttp.ClientSession(headers=client_headers()) as session:
-            model = await first_model(session, base)
+        async with server.session(arguments.timeout) as session:
+            model = await first_model(session, server.base)
     return Target(
-        base=base,
+        base=server.base,
         model=model,
         chat=arguments.chat,
         ignore_eos=arguments.ignore_eos,
@@ -224,14 +224,14 @@ async def _find_target(arguments: argparse.Namespace, base: str) -> Target:
 
 
 async def _drive(
-    arguments: argparse.Namespace, target: Target, arrivals: Iterator[Arrival], sink: Sink
+    arguments: argparse.Namespace,
+    server: Server,
+    target: Target,
+    arrivals: Iterator[Arrival],
+    sink: Sink,
 ) -> None:
     """Send everything and follow it to its end."""
-    connector = aiohttp.TCPConnector(limit=0)
-    timeout = aiohttp.ClientTimeout(total=None)
-    async with aiohttp.ClientSession(
-        connector=connector, timeout=timeout, headers=client_headers()
-    ) as session:
+    async with server.session() as session:
         clock = started_clock()
         client = CompletionClient(session, target, clock=clock, timeout_s=arguments.timeout)
         asks = _asks(target, arrivals, arguments.seed)

@@ -8,6 +8,7 @@ short words, and the server's count tells how long it really was.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -90,13 +91,16 @@ class CompletionClient:
         answer = _Answer()
         failure: str | None = None
         detail = ""
+        wait_s = ask.wait_s(sent - intended, self._timeout_s)
         try:
-            async with asyncio.timeout(self._timeout_s):
-                await self._receive(ask.body, answer)
+            async with asyncio.timeout(wait_s) as limit:
+                await self._receive(ask.body, answer, limit)
         except ServerFault as error:
             failure, detail = error.kind, error.message
         except TimeoutError:
             failure, detail = "timeout", f"no end within {self._timeout_s:g} s"
+            if wait_s < self._timeout_s and not answer.chunks:
+                failure, detail = "gave_up", f"no first token within {ask.patience_s:g} s"
         except (aiohttp.ClientError, OSError) as error:
             failure, detail = "connection", one_line(error)
         except ValueError as error:  # a line longer than aiohttp reads
@@ -112,15 +116,19 @@ class CompletionClient:
             output_tokens=answer.output_tokens,
             failure=failure,
             detail=detail,
+            digest=answer.digest,
         )
 
-    async def _receive(self, body: bytes, answer: _Answer) -> None:
+    async def _receive(self, body: bytes, answer: _Answer, limit: asyncio.Timeout) -> None:
+        end = asyncio.get_running_loop().time() + self._timeout_s
         headers = {"Content-Type": "application/json"}
         async with self._session.post(self._target.url, data=body, headers=headers) as response:
             if response.status != 200:
                 raise await read_error(response)
             async for event in stream_events(response):
                 answer.take(event, self._clock())
+                if len(answer.chunks) == 1:
+                    limit.reschedule(end)
 
 
 @dataclass(slots=True)
@@ -131,6 +139,12 @@ class _Answer:
     last_event: list[float] = field(default_factory=list)
     prompt_tokens: int | None = None
     output_tokens: int | None = None
+    _text: hashlib._Hash = field(default_factory=hashlib.sha256)
+
+    @property
+    def digest(self) -> str:
+        """Of the text."""
+        return self._text.hexdigest()[:16]
 
     def take(self, event: dict[str, Any], now: float) -> None:
         self.last_event = [now]
@@ -139,5 +153,7 @@ class _Answer:
             self.output_tokens = usage.get("completion_tokens")
         for choice in event.get("choices") or ():
             # The first event of a chat answer names the role and has no text: it is no token.
-            if choice.get("text") or (choice.get("delta") or {}).get("content"):
+            text = choice.get("text") or (choice.get("delta") or {}).get("content")
+            if text:
                 self.chunks.append(now)
+                self._text.update(text.encode())

@@ -26,7 +26,7 @@ from chairlift.workers.intake import Intake
 from chairlift.workers.scheduler import Scheduler
 from chairlift.workers.sequence import Runner, StepPlan, StepResult
 
-__all__ = ["EngineRun", "EngineSizes", "Work", "run_engine"]
+__all__ = ["EngineRun", "EngineSizes", "Work", "digest_of", "run_engine"]
 
 _ORIGIN = 1
 
@@ -136,7 +136,7 @@ def run_engine(
         output_tokens=sum(one.output for one in work),
         first_token=_differences(progress.first, arrived),
         latency=_differences(progress.last, arrived),
-        digests=tuple(_digest(tokens) for tokens in progress.tokens),
+        digests=tuple(digest_of(tokens) for tokens in progress.tokens),
     )
 
 
@@ -185,7 +185,8 @@ def _differences(times: Sequence[float], arrived: Sequence[float]) -> tuple[floa
     return tuple(at - start for at, start in zip(times, arrived, strict=True))
 
 
-def _digest(tokens: Sequence[int]) -> str:
+def digest_of(tokens: Sequence[int]) -> str:
+    """Equal for equal tokens, and for no others."""
     return hashlib.sha256(repr(tokens).encode()).hexdigest()[:16]
 
 

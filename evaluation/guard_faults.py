@@ -16,15 +16,8 @@ from dataclasses import dataclass, replace
 from chairlift.cluster.guard_policy import GuardPolicy, SignalPolicy, load_policy
 from chairlift.cluster.guard_state import Move, MoveKind, Rung, Signal
 from chairlift.evaluation.guard_replica import Machine
-from chairlift.evaluation.guard_world import (
-    Course,
-    Fault,
-    Look,
-    Traffic,
-    World,
-    WorldSettings,
-    play,
-)
+from chairlift.evaluation.guard_traffic import Traffic
+from chairlift.evaluation.guard_world import Course, Fault, Look, World, WorldSettings, play
 
 __all__ = [
     "FAULTS",

@@ -40,6 +40,7 @@ class Machine:
     per_token_s: float = 0.0004
     per_position_s: float = 0.000002
     noise: float = 0.03
+    prefix_cache: bool = False
 
     def step_s(self, plan: StepPlan) -> float:
         """Of a machine that is as it should be."""
@@ -64,6 +65,7 @@ class _Inbox:
     """What came during a step."""
 
     arrivals: list[Sequence] = field(default_factory=list)
+    cancelled: list[SequenceKey] = field(default_factory=list)
     controls: Controls | None = None
 
 
@@ -74,6 +76,7 @@ class Replica:
         slower: times what its steps should take; a fault.
         frozen: its load reports do not leave it; a fault.
         load: after its last step, or heartbeat.
+        budget_s: seconds of its steps, times the share of the token budget that they used.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class Replica:
         self.name = name
         self.slower = 1.0
         self.frozen = False
+        self.budget_s = 0.0
         self.info = ReplicaInfo(
             replica_id=name,
             model="simulated",
@@ -94,7 +98,7 @@ class Replica:
             blocks_total=machine.blocks,
         )
         pool = BlockPool(machine.blocks, machine.block_size)
-        self.scheduler = Scheduler(pool, base, (), prefix_cache=False)
+        self.scheduler = Scheduler(pool, base, (), prefix_cache=machine.prefix_cache)
         self.load = self.scheduler.load(0)._replace(routers=routers)
         self._machine = machine
         self._routers = routers
@@ -108,6 +112,11 @@ class Replica:
     def busy(self) -> bool:
         """Whether a step is under way."""
         return self._step is not None
+
+    @property
+    def plan(self) -> StepPlan | None:
+        """Of the step that is under way."""
+        return None if self._step is None else self._step.plan
 
     def submit(self, origin: int, handle: int, request: Request) -> None:
         """A router sends a request, of one choice."""
@@ -127,6 +136,10 @@ class Replica:
             )
         )
 
+    def cancel(self, origin: int, handle: int) -> None:
+        """A router takes a request back; nobody hears of its end."""
+        self._inbox.cancelled.append(SequenceKey(origin, handle))
+
     def obey(self, controls: Controls) -> None:
         """Put newer Controls in force with the next step."""
         newest = self._inbox.controls
@@ -135,7 +148,7 @@ class Replica:
 
     def begin(self, now: float) -> float | None:
         """Begin a step; when it will end, None if there is nothing to do."""
-        self._take_in()
+        self.scheduler.cancel(self._take_in())
         if not self.scheduler.running:
             self.scheduler.refill()
         plan = self.scheduler.plan()
@@ -153,9 +166,11 @@ class Replica:
             raise RuntimeError("no step is under way")
         plan = step.plan
         self._pace.observe(plan.num_tokens, plan.kv_read, step.seconds)
-        self._take_in()
+        budget = self.scheduler.controls.token_budget
+        self.budget_s += step.seconds * plan.num_tokens / budget
+        cancelled = self._take_in()
         result = StepResult([_TOKEN] * sum(piece.samples for piece in plan.slices))
-        outcomes = self.scheduler.retire(plan, result, ())
+        outcomes = self.scheduler.retire(plan, result, cancelled)
         self.scheduler.refill()
         made = self.scheduler.load(self.load.step + 1, self._pace.taken_s, self._pace.predicted_s)
         self.load = made._replace(stamp=self.load.stamp + 1, routers=self._routers)
@@ -167,9 +182,11 @@ class Replica:
         self.load = self.load._replace(stamp=self.load.stamp + 1, step_age_s=age_s)
         return self.load
 
-    def _take_in(self) -> None:
+    def _take_in(self) -> list[SequenceKey]:
+        """Whose sequences are to end."""
         inbox, self._inbox = self._inbox, _Inbox()
         if inbox.controls is not None:
             self.scheduler.set_controls(inbox.controls)
         if inbox.arrivals:
             self.scheduler.add(inbox.arrivals)
+        return inbox.cancelled

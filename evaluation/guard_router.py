@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 from chairlift.cluster.config_sections import RouterConfig, TelemetryConfig
@@ -35,7 +35,7 @@ from chairlift.router.ticket import Ticket
 from chairlift.router.waits import FirstToken, StartRate
 from chairlift.workers.scheduler import Outcome as SequenceOutcome
 
-__all__ = ["Asked", "Clocks", "SimulatedRouter"]
+__all__ = ["PATIENCE_S", "Asked", "Clocks", "SimulatedRouter"]
 
 PATIENCE_S = 60.0
 """To the first token, if nobody says otherwise; who waits longer is turned away."""
@@ -46,23 +46,50 @@ class Asked:
     """One request, as its client sees it; stands in for the real flight.
 
     Attributes:
-        arrived_at, first_token_at, ended_at: simulated seconds.
+        arrived_at, ended_at: simulated seconds.
         outcome: None while it is open.
-        tokens: that have come.
+        label: what its end is called: ``length``, ``abort``, or the code of an error.
+        tokens_at: when each token came.
+        handle: under which a replica has it.
+        on_end: told when it has ended.
     """
 
     request: Request
     arrived_at: float
     record: Record
-    first_token_at: float | None = None
+    on_end: Callable[[], None]
     ended_at: float | None = None
     outcome: Outcome | None = None
-    tokens: int = 0
-    last_token_at: float = 0.0
+    label: str = ""
+    tokens_at: list[float] = field(default_factory=list)
+    ticket: Ticket | None = None
+    handle: int = 0
+
+    @property
+    def first_token_at(self) -> float | None:
+        return self.tokens_at[0] if self.tokens_at else None
+
+    @property
+    def tokens(self) -> int:
+        """That have come."""
+        return len(self.tokens_at)
+
+    @property
+    def let_in(self) -> bool:
+        return self.outcome is not Outcome.REJECTED
+
+    def first_token_s(self, end_s: float) -> float:
+        """From its arrival; until the end of the course, if none has come."""
+        return (end_s if self.first_token_at is None else self.first_token_at) - self.arrived_at
+
+    def in_time(self, target_s: float) -> bool:
+        """What is still open has not been in time."""
+        return self.first_token_at is not None and self.first_token_at - self.arrived_at <= target_s
 
     def end(self, outcome: Outcome, label: str, now: float) -> None:
-        self.outcome, self.ended_at = outcome, now
+        self.outcome, self.label, self.ended_at = outcome, label, now
         self.record.end(outcome, label, now, [self.tokens])
+        self.on_end()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +148,14 @@ class SimulatedRouter:
         settings: RouterConfig,
         telemetry: TelemetryConfig,
         clocks: Clocks,
+        patience_s: float = PATIENCE_S,
     ) -> None:
+        """Empty; requests wait for their first token for ``patience_s``."""
         self.number = number
         self.acknowledged = -1
         self.done: list[Asked] = []
         self._clocks = clocks
+        self._patience_s = patience_s
         self._late_after_s = telemetry.first_token_target_s
         self._gate = Gate()
         self._links = {replica.name: _Link(replica) for replica in replicas}
@@ -164,20 +194,45 @@ class SimulatedRouter:
             most = self._gate.controls.max_sequences
         return [link.view(now, most) for link in self._links.values()]
 
-    def ask(self, request: Request) -> None:
-        """A request comes."""
+    @property
+    def open(self) -> int:
+        """Requests that wait or run."""
+        return len(self._queue) + len(self._under_way)
+
+    def ask(self, request: Request, on_end: Callable[[], None]) -> Asked:
+        """A request comes; ``on_end`` may not ask for more at once."""
         now = self._clocks.monotonic()
-        asked = Asked(request, now, self._recorder.start(request, now))
+        asked = Asked(request, now, self._recorder.start(request, now), on_end)
         self.done.append(asked)
         # A ticket asks of its flight the request and the record alone.
-        ticket = Ticket(cast(Flight, asked), request, now, now + PATIENCE_S)
+        ticket = Ticket(cast(Flight, asked), request, now, now + self._patience_s)
+        asked.ticket = ticket
         try:
             self._let_in(ticket, now)
         except RequestError as error:
             asked.end(Outcome.REJECTED, error.code, now)
-            return
+            return asked
         self._queue.push(ticket)
         self.pump()
+        return asked
+
+    def leave(self, asked: Asked) -> None:
+        """Its client goes away; nothing happens where it has ended."""
+        ticket, now = asked.ticket, self._clocks.monotonic()
+        if asked.outcome is not None or ticket is None:
+            return
+        if ticket in self._queue:
+            self._queue.remove(ticket)
+        else:
+            _, link = self._under_way.pop(asked.handle)
+            link.sent.remove(asked.handle)
+            link.unstarted.remove(asked.handle)
+            link.open -= 1
+            link.replica.cancel(self.number, asked.handle)
+            if not asked.tokens_at:
+                self._accounts.refund(ticket)
+        self._ended(ticket)
+        asked.end(Outcome.CANCELLED, "abort", now)
 
     def obey(self, state: GuardState) -> None:
         """Put the Guard's word in force, here and at the replicas."""
@@ -197,7 +252,7 @@ class SimulatedRouter:
             for ticket in heads:
                 chosen = self._placement.pick(views, ticket.need(0), lambda _: 0)
                 if chosen is not None:
-                    self._queue.remove(ticket)
+                    self._queue.remove(ticket, served=True)
                     self._send(ticket, self._links[chosen], now)
                     break
             else:
@@ -209,7 +264,7 @@ class SimulatedRouter:
         if not replica.frozen:
             self._links[replica.name].observe(replica.load, now)
         for outcome in outcomes:
-            if outcome.key.origin == self.number:
+            if outcome.key.origin == self.number and outcome.key.handle in self._under_way:
                 self._take(outcome, now)
 
     def heartbeat(self, replica: Replica, load: LoadReport) -> None:
@@ -242,16 +297,18 @@ class SimulatedRouter:
             len(request.prompt),
             max((view.tokens_per_s or 0.0 for view in views), default=None),
         )
+        predicted_s = None if ticket.prediction is None else ticket.prediction.seconds
+        self._gate.check_wait(predicted_s, self._late_after_s)
         backlog = Backlog(
             open_requests=len(self._under_way) + len(self._queue),
             queued=len(self._queue),
             queued_tokens=self._queue.num_tokens,
-            predicted_s=None if ticket.prediction is None else ticket.prediction.seconds,
+            predicted_s=predicted_s,
             retry_after_s=placement.retry_after_s(views, self._queue.num_tokens),
             waits=len(self._queue) > 0 or not self._has_room(views, need),
         )
         tenant = Tenant(request.tenant, weight=request.weight, priority=request.priority)
-        self._accounts.admission.check(tenant, request, PATIENCE_S, backlog, now)
+        self._accounts.admission.check(tenant, request, self._patience_s, backlog, now)
         self._accounts.admission.started(tenant, len(request.prompt), now)
 
     def _has_room(self, views: Sequence[ReplicaView], need: Need) -> bool:
@@ -261,6 +318,7 @@ class SimulatedRouter:
         self._handles += 1
         handle = self._handles
         submission = Submission(handle, ticket.request)
+        _asked(ticket).handle = handle
         _asked(ticket).record.sent(now, link.replica.name)
         self._accounts.sent(ticket, now, waiting=len(self._queue) > 0)
         link.sent.add(submission)
@@ -276,16 +334,14 @@ class SimulatedRouter:
         delta = Delta(handle, outcome.tokens, outcome.finish)
         self._accounts.served(ticket, 0, delta, now)
         if outcome.tokens:
-            if asked.first_token_at is None:
-                asked.first_token_at = now
+            if not asked.tokens_at:
                 asked.record.first_token(now, 0)
                 link.sent.remove(handle)
                 link.unstarted.remove(handle)
             else:
-                asked.record.next_tokens(len(outcome.tokens), now - asked.last_token_at)
+                asked.record.next_tokens(len(outcome.tokens), now - asked.tokens_at[-1])
             asked.record.tokens(len(outcome.tokens), asked.tokens, now)
-            asked.tokens += len(outcome.tokens)
-            asked.last_token_at = now
+            asked.tokens_at += [now] * len(outcome.tokens)
         if outcome.finish is not None:
             del self._under_way[handle]
             link.open -= 1

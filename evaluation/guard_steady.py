@@ -3,7 +3,8 @@
 ``python -m chairlift.evaluation.guard_steady`` plays ten simulated minutes at 0.7 of the capacity
 for each of many seeds, with arrivals by Poisson's law and in bursts of a coefficient of variation
 of 2 and 3; then a burst of twice the capacity, with the Guard, in its shadow, and without it, for
-the same requests at the same times. All of it is the closed loop of ``guard_world``.
+the same requests at the same times; then crowds of more clients than there are seats, which ask
+again as soon as they are answered or refused. All of it is the closed loop of ``guard_world``.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from chairlift.cluster.guard_state import Mode, MoveKind, Rung
 from chairlift.cluster.protocol import Priority
 from chairlift.evaluation.drill_report import Report, at_least, at_most
 from chairlift.evaluation.flags import count
+from chairlift.evaluation.guard_crowd import study_crowds
 from chairlift.evaluation.guard_router import Asked
-from chairlift.evaluation.guard_world import Course, Traffic, WorldSettings, capacity, play
-from chairlift.router.metrics import Outcome
+from chairlift.evaluation.guard_traffic import Traffic
+from chairlift.evaluation.guard_world import Course, WorldSettings, capacity, play
 
 __all__ = [
     "Harm",
@@ -56,6 +58,7 @@ class StudySettings:
         load: of the capacity, in steady courses and around a burst.
         still: share of the Poisson courses without a move up, at least.
         burst: times the capacity; it begins at ``begin_s`` and lasts ``lasts_s`` of ``whole_s``.
+        crowd_seeds: courses of each crowd.
         leave_for_s: how long a rung's signals must be calm around a burst; None for what ships.
     """
 
@@ -67,6 +70,7 @@ class StudySettings:
     begin_s: float = 60.0
     lasts_s: float = 40.0
     whole_s: float = 600.0
+    crowd_seeds: int = 5
     leave_for_s: float | None = None
 
 
@@ -151,7 +155,7 @@ def harm(course: Course) -> Harm:
             by_tenant.setdefault(each.request.tenant, []).append(each)
     everything = [each for asked in by_tenant.values() for each in asked]
     waits = [
-        sorted(_first_token_s(each, course) for each in asked if _let_in(each))
+        sorted(each.first_token_s(course.settings.duration_s) for each in asked if each.let_in)
         for asked in by_tenant.values()
     ]
     return Harm(
@@ -159,10 +163,10 @@ def harm(course: Course) -> Harm:
         first_token_p90_s=max(each[int(0.90 * len(each))] for each in waits),
         first_token_p99_s=max(each[int(0.99 * len(each))] for each in waits),
         not_in_time=max(
-            sum(not _in_time(each, target_s) for each in asked) / len(asked)
+            sum(not each.in_time(target_s) for each in asked) / len(asked)
             for asked in by_tenant.values()
         ),
-        refused=sum(not _let_in(each) for each in everything) / len(everything),
+        refused=sum(not each.let_in for each in everything) / len(everything),
     )
 
 
@@ -174,6 +178,7 @@ def study(settings: StudySettings, tell: Callable[[str], None]) -> Report:
     for arrivals in ARRIVALS:
         _study_steady(settings, arrivals, rate, report, tell)
     _study_burst(settings, rate, report, tell)
+    study_crowds(settings.crowd_seeds, report, tell)
     return report
 
 
@@ -266,20 +271,6 @@ def _policy(settings: StudySettings) -> GuardPolicy:
     return policy.model_copy(update={"ladder": ladder})
 
 
-def _first_token_s(asked: Asked, course: Course) -> float:
-    """So far, if none has come."""
-    at = course.settings.duration_s if asked.first_token_at is None else asked.first_token_at
-    return at - asked.arrived_at
-
-
-def _let_in(asked: Asked) -> bool:
-    return asked.outcome is not Outcome.REJECTED
-
-
-def _in_time(asked: Asked, target_s: float) -> bool:
-    return asked.first_token_at is not None and asked.first_token_at - asked.arrived_at <= target_s
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Print what was found; 0 if every claim holds."""
     parser = argparse.ArgumentParser(
@@ -290,7 +281,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON, too")
     flags = parser.parse_args(argv)
-    settings = StudySettings(seeds=flags.seeds, minutes=flags.minutes)
+    settings = StudySettings(
+        seeds=flags.seeds, minutes=flags.minutes, crowd_seeds=max(1, flags.seeds // 4)
+    )
     report = study(settings, lambda line: print(line, file=sys.stderr))
     print(report.text())
     if flags.json:

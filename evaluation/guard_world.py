@@ -20,27 +20,37 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
+from math import isinf
 
 from chairlift.cluster.config_sections import RouterConfig, TelemetryConfig
 from chairlift.cluster.fairness_figures import BatchShape
 from chairlift.cluster.guard import Guard
 from chairlift.cluster.guard_policy import GuardPolicy, load_policy
 from chairlift.cluster.guard_state import GuardState, Mode, Move, Reading, Rung, Signal
-from chairlift.cluster.protocol import Priority, Request, SamplingParams
+from chairlift.cluster.protocol import Controls
 from chairlift.cluster.signals import SignalReader, SignalSettings
 from chairlift.cluster.windows import Fold
-from chairlift.evaluation.arrivals import arrival_times, parse_arrivals
 from chairlift.evaluation.guard_replica import Machine, Replica
-from chairlift.evaluation.guard_router import Asked, Clocks, SimulatedRouter
-from chairlift.evaluation.lengths import parse_lengths
+from chairlift.evaluation.guard_router import PATIENCE_S, Asked, Clocks, SimulatedRouter
+from chairlift.evaluation.guard_traffic import Crowd, Given, Traffic
 from chairlift.router.metrics import Outcome
 
-__all__ = ["Course", "Fault", "Look", "Traffic", "World", "WorldSettings", "capacity", "play"]
+__all__ = [
+    "Course",
+    "Fault",
+    "Look",
+    "World",
+    "WorldSettings",
+    "capacity",
+    "play",
+]
 
 EPOCH = 1_700_000_040.0
 """What the wall clock says at the start; a minute begins."""
 
 TICK_S, HEARTBEAT_S, REPORT_S = 0.1, 0.25, 1.0
+
+CROWD_GATHERS_S = 1.0
 
 CONTEXT = 512
 """Tokens of the longest sequence that the model allows, as far as fairness is concerned."""
@@ -50,31 +60,17 @@ _FLOOD, _FLOOD_S = 100.0, 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
-    """What one tenant sends in one class, from ``begin_s`` on, for ``lasts_s``.
-
-    Attributes:
-        rate: requests a second.
-        arrivals, prompt, output: see ``arrivals`` and ``lengths``.
-    """
-
-    tenant: str
-    rate: float
-    begin_s: float = 0.0
-    lasts_s: float = float("inf")
-    arrivals: str = "poisson"
-    prompt: str = "uniform:16,64"
-    output: str = "uniform:8,32"
-    priority: Priority = Priority.STANDARD
-    weight: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
 class WorldSettings:
     """What there is, and what comes.
 
     Attributes:
+        duration_s: endless: until all that is given has ended.
+        crowds: from the start to the end.
         seed: of all that is drawn.
+        given: what comes besides, in order of time.
+        base: Controls as configured; None for those of the machine.
+        patience_s: how long a router lets requests wait for their first token.
+        context: tokens of the longest sequence.
         policy: of the Guard; None for the one that ships.
         first_token_s, per_token_s: the targets.
     """
@@ -82,6 +78,7 @@ class WorldSettings:
     traffic: tuple[Traffic, ...]
     duration_s: float
     seed: int = 0
+    crowds: tuple[Crowd, ...] = ()
     machine: Machine = field(default_factory=Machine)
     replicas: int = 2
     routers: int = 1
@@ -90,11 +87,15 @@ class WorldSettings:
     policy: GuardPolicy | None = None
     first_token_s: float = 2.0
     per_token_s: float = 0.1
+    given: tuple[Given, ...] = ()
+    base: Controls | None = None
+    patience_s: float = PATIENCE_S
+    context: int = CONTEXT
 
     @property
     def shape(self) -> BatchShape:
         """As a service has it: any sequence may be as long as the model allows."""
-        return BatchShape(CONTEXT, CONTEXT * self.machine.seats * self.replicas)
+        return BatchShape(self.context, self.context * self.machine.seats * self.replicas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +148,17 @@ class World:
         replicas, routers: all there are.
     """
 
-    def __init__(self, settings: WorldSettings) -> None:
+    def __init__(
+        self, settings: WorldSettings, watch: Callable[[Replica], None] = lambda _: None
+    ) -> None:
+        """At the begin of time; ``watch`` sees a replica whenever it has begun a step or rests."""
         self.now = 0.0
+        self._watch = watch
         self._settings = settings
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
-        self._turn = count()
-        base = replace(settings.machine.controls, fair=settings.fair)
+        self._turns = count()
+        base = replace(settings.base or settings.machine.controls, fair=settings.fair)
         telemetry = TelemetryConfig(
             first_token_target_s=settings.first_token_s, per_token_target_s=settings.per_token_s
         )
@@ -170,7 +175,12 @@ class World:
         ]
         self.routers = [
             SimulatedRouter(
-                number, self.replicas, RouterConfig(fair=settings.fair), telemetry, clocks
+                number,
+                self.replicas,
+                RouterConfig(fair=settings.fair),
+                telemetry,
+                clocks,
+                settings.patience_s,
             )
             for number in range(settings.routers)
         ]
@@ -192,14 +202,19 @@ class World:
         """From the begin to the end; to be called once."""
         settings = self._settings
         for number, each in enumerate(settings.traffic):
-            self._arrive(each, self._requests(each, number))
+            self._arrive(each.requests(settings.seed, number))
+        self._arrive(iter(settings.given))
+        for number, crowd in enumerate(settings.crowds):
+            for client in range(crowd.clients):
+                dice = random.Random(f"crowd {settings.seed} {number} {client}")
+                self.at(dice.uniform(0.0, CROWD_GATHERS_S), partial(self._client, crowd, dice))
         for fault in faults:
             self.at(fault.at_s, partial(fault.breaks, self))
         self._every(TICK_S, self._tick)
         self._every(HEARTBEAT_S, self._heartbeat)
         self._every(REPORT_S, self._hub)
         agenda = self._agenda
-        while agenda and agenda[0][0] <= settings.duration_s:
+        while agenda and agenda[0][0] <= settings.duration_s and not self._over:
             self.now, _, action = heapq.heappop(agenda)
             action()
         asked = [each for router in self.routers for each in router.done]
@@ -220,38 +235,43 @@ class World:
 
         self.at(period_s, partial(again, 1))
 
-    def _requests(self, traffic: Traffic, number: int) -> Iterator[tuple[float, Request]]:
-        dice = random.Random(f"traffic {self._settings.seed} {number}")
-        lengths = parse_lengths(traffic.prompt, traffic.output)
-        for at in arrival_times(parse_arrivals(traffic.arrivals), traffic.rate, dice):
-            if at >= traffic.lasts_s:
-                return
-            drawn = lengths.draw(dice)
-            yield (
-                traffic.begin_s + at,
-                Request(
-                    id="",
-                    prompt=(1,) * drawn.prompt,
-                    sampling=SamplingParams(max_tokens=drawn.output),
-                    tenant=traffic.tenant,
-                    priority=traffic.priority,
-                    weight=traffic.weight,
-                ),
-            )
+    def _arrive(self, requests: Iterator[Given], following: Given | None = None) -> None:
+        """Let those come whose time it is, before any replica begins a step, and then the next."""
+        following = following or next(requests, None)
+        while following is not None and following.at_s <= self.now:
+            router = self.routers[next(self._turns) % len(self.routers)]
+            asked = router.ask(following.request, _nothing)
+            if following.leaves_s is not None:
+                self.at(following.leaves_s, partial(self._tire, router, asked))
+            following = next(requests, None)
+        self._wake()
+        if following is not None:
+            self.at(following.at_s, partial(self._arrive, requests, following))
 
-    def _arrive(self, traffic: Traffic, requests: Iterator[tuple[float, Request]]) -> None:
-        """Let the next one of these come at its time, to the routers in turn."""
-        following = next(requests, None)
-        if following is None:
-            return
-        at_s, request = following
-
-        def ask() -> None:
-            self.routers[next(self._turn) % len(self.routers)].ask(request)
+    def _tire(self, router: SimulatedRouter, asked: Asked) -> None:
+        """Its client has waited long enough for the first token."""
+        if not asked.tokens_at:
+            router.leave(asked)
+            router.pump()
             self._wake()
-            self._arrive(traffic, requests)
 
-        self.at(at_s, ask)
+    @property
+    def _over(self) -> bool:
+        """Whether all that was given has ended, and nothing else is to come."""
+        if not isinf(self._settings.duration_s):
+            return False
+        came = sum(len(each.done) for each in self.routers)
+        return came == len(self._settings.given) and not any(each.open for each in self.routers)
+
+    def _client(self, crowd: Crowd, dice: random.Random) -> None:
+        """Ask, and again when it has ended."""
+
+        def again() -> None:
+            self.at(self.now + crowd.pause_s, partial(self._client, crowd, dice))
+
+        router = self.routers[next(self._turns) % len(self.routers)]
+        router.ask(crowd.request(dice), again)
+        self._wake()
 
     def _wake(self) -> None:
         """Idle replicas that have something to do begin a step."""
@@ -263,6 +283,7 @@ class World:
         ends_at = replica.begin(self.now)
         if ends_at is not None:
             self.at(ends_at, partial(self._end, replica))
+        self._watch(replica)
 
     def _end(self, replica: Replica) -> None:
         outcomes = replica.end()
@@ -296,6 +317,10 @@ class World:
         readings = self._reader.read(self._fold, wall)
         self._course.moves += self._guard.step(readings, wall)
         self._course.looks.append(Look(self.now, readings, self._guard.state))
+
+
+def _nothing() -> None:
+    """Who sends by the clock does not care how it ended."""
 
 
 def play(settings: WorldSettings, faults: Sequence[Fault] = ()) -> Course:

@@ -24,12 +24,25 @@ Clock: TypeAlias = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request to be sent ``at`` seconds after the start; closed loops ignore the time."""
+    """One request to be sent ``at`` seconds after the start; closed loops ignore the time.
+
+    Attributes:
+        number: by which whoever made it tells it from others.
+        patience_s: its client goes away that has no first token by then; None for never.
+    """
 
     at: float
     prompt_tokens: int
     output_tokens: int
     body: bytes
+    number: int = 0
+    patience_s: float | None = None
+
+    def wait_s(self, late_s: float, timeout_s: float) -> float:
+        """Until its client goes away, when it is sent ``late_s`` after it was meant to be."""
+        if self.patience_s is None:
+            return timeout_s
+        return min(max(self.patience_s - late_s, 0.0), timeout_s)
 
 
 Send: TypeAlias = Callable[[Ask, float], Awaitable[RequestRecord]]

@@ -25,7 +25,7 @@ from chairlift.evaluation.load import Ask, closed_loop, open_loop, started_clock
 from chairlift.evaluation.loads import Load
 from chairlift.evaluation.records import RequestRecord
 
-__all__ = ["Dialect", "LoadRun", "run_load"]
+__all__ = ["Dialect", "LoadRun", "checked", "completion_ask", "run_load"]
 
 Dialect: TypeAlias = Literal["tokens", "words"]
 
@@ -55,7 +55,7 @@ async def run_load(
     """Send all of it and follow it to its end."""
     records: list[RequestRecord] = []
     # Made beforehand, so that the client has little to do meanwhile.
-    asks = iter([_ask(target.model, work, dialect) for work in load.work])
+    asks = iter([completion_ask(target.model, work, dialect) for work in load.work])
     clock, cpu = started_clock(), time.process_time()
     client = CompletionClient(session, target, clock=clock, timeout_s=timeout_s)
     if load.in_flight is None:
@@ -72,10 +72,13 @@ async def run_load(
             until=math.inf,
         )
     share = (time.process_time() - cpu) / clock()
-    return LoadRun(load, tuple(map(_checked, records)), share)
+    return LoadRun(load, tuple(map(checked, records)), share)
 
 
-def _ask(model: str, work: Work, dialect: Dialect) -> Ask:
+def completion_ask(
+    model: str, work: Work, dialect: Dialect = "tokens", seed: int | None = None
+) -> Ask:
+    """One request, greedy, with exact lengths; the seed matters to simulated models alone."""
     fields: dict[str, Any] = {
         "model": model,
         "prompt": work.prompt,
@@ -83,6 +86,8 @@ def _ask(model: str, work: Work, dialect: Dialect) -> Ask:
         "temperature": 0,
         "stream": True,
     }
+    if seed is not None:
+        fields["seed"] = seed
     if dialect == "tokens":
         fields |= {"ignore_eos": True, "stream_options": {"include_usage": True}}
     else:
@@ -92,7 +97,7 @@ def _ask(model: str, work: Work, dialect: Dialect) -> Ask:
     return Ask(work.at_s, len(work.prompt), work.output, orjson.dumps(fields))
 
 
-def _checked(record: RequestRecord) -> RequestRecord:
+def checked(record: RequestRecord) -> RequestRecord:
     """A failed one, where other lengths came than were asked for."""
     if record.failure == "cut_stream" and record.output_tokens == record.asked_output:
         return replace(record, failure=None, detail="")

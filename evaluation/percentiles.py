@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import ceil
 
-__all__ = ["Percentiles", "percentiles", "weighted_percentiles"]
+__all__ = ["Percentiles", "percentiles", "quantile", "weighted_percentiles"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,15 @@ class Percentiles:
 def percentiles(values: Iterable[float]) -> Percentiles | None:
     """None when there are no values."""
     return weighted_percentiles((value, 1.0) for value in values)
+
+
+def quantile(values: Iterable[float], share: float) -> float | None:
+    """The value at one share of the whole, above 0; None when there are no values."""
+    ordered = sorted(values)
+    if not ordered:
+        return None
+    target = share * len(ordered)
+    return ordered[ceil(target - 1e-9 * max(target, 1.0)) - 1]
 
 
 def weighted_percentiles(pairs: Iterable[tuple[float, float]]) -> Percentiles | None:

@@ -19,6 +19,7 @@ from statistics import fmean
 
 from chairlift.cluster.errors import StartupError
 from chairlift.cluster.model_files import read_spec, resolve_model
+from chairlift.cluster.model_spec import ModelSpec
 from chairlift.cluster.protocol import Batching, Request, SamplingParams
 from chairlift.evaluation.exactness_run import Answer, Schedule, play
 from chairlift.evaluation.flags import count
@@ -27,7 +28,17 @@ from chairlift.workers.kernel_choice import MathChoice
 from chairlift.workers.model_loading import Compute, make_runner
 from chairlift.workers.sequence import Runner
 
-__all__ = ["LIMIT", "Quality", "answers", "compare", "main", "requests_from", "text"]
+__all__ = [
+    "LIMIT",
+    "Quality",
+    "answers",
+    "compare",
+    "main",
+    "model_perplexity",
+    "perplexity",
+    "requests_from",
+    "text",
+]
 
 LIMIT = 0.01
 """Perplexity in int8 is at most so much above that in float32, as a share of it."""
@@ -114,8 +125,7 @@ def compare(float32: Sequence[Answer], int8: Sequence[Answer]) -> Quality:
     continued = [
         (a.tokens, b.tokens) for a, b in zip(float32, int8, strict=True) if not a.prompt_logprobs
     ]
-    before = math.exp(-fmean(one.chosen for one, _ in scored))
-    after = math.exp(-fmean(other.chosen for _, other in scored))
+    before, after = perplexity(float32), perplexity(int8)
     return Quality(
         tokens=len(scored),
         perplexity_float32=before,
@@ -125,6 +135,34 @@ def compare(float32: Sequence[Answer], int8: Sequence[Answer]) -> Quality:
         same_output=fmean(_common(a, b) / len(a) for a, b in continued),
         same_answers=fmean(a == b for a, b in continued),
     )
+
+
+def perplexity(told: Sequence[Answer]) -> float:
+    """Of the text, from the answers to ``requests_from``."""
+    return math.exp(-fmean(each.chosen for answer in told for each in answer.prompt_logprobs))
+
+
+def model_perplexity(model: str, compute: Compute) -> float:
+    """Of the text, by a model computed that way; takes some seconds.
+
+    How requests are batched cannot change it where every request's tokens are the same, bit for
+    bit, so it is a figure of the model and its arithmetic, not of one way to serve it.
+
+    Raises:
+        StartupError: the model or the kernels cannot be had.
+    """
+    path = resolve_model(model)
+    windows = [each for each in requests_from(_tokens(path)) if each.sampling.prompt_logprobs]
+    return perplexity(_answers_of(read_spec(path), windows, compute))
+
+
+def _tokens(path: Path) -> Sequence[int]:
+    return Tokenizer.load(path).encode(text(), add_special=False)
+
+
+def _answers_of(spec: ModelSpec, requests: Sequence[Request], compute: Compute) -> list[Answer]:
+    runner = make_runner(spec, compute, num_blocks=_NUM_BLOCKS, block_size=_BLOCK_SIZE)
+    return answers(runner, requests, spec.vocab_size)
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:
@@ -139,14 +177,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
 
     def told(math: MathChoice) -> list[Answer]:
-        compute = Compute("cpp", math, arguments.threads)
-        runner = make_runner(spec, compute, num_blocks=_NUM_BLOCKS, block_size=_BLOCK_SIZE)
-        return answers(runner, requests, spec.vocab_size)
+        return _answers_of(spec, requests, Compute("cpp", math, arguments.threads))
 
     try:
         path = resolve_model(arguments.model)
         spec = read_spec(path)
-        requests = requests_from(Tokenizer.load(path).encode(text(), add_special=False))
+        requests = requests_from(_tokens(path))
         quality = compare(told("float32"), told("int8"))
     except StartupError as error:
         print(f"quality: {error}", file=sys.stderr)

@@ -41,6 +41,7 @@ class RequestRecord:
         prompt_tokens, output_tokens: as the server counted them, or None when it did not say.
         failure: the class of the failure, or None for a completed request.
         detail: what the server or the system said of the failure.
+        digest: of what was answered; None where it was not kept.
     """
 
     intended: float
@@ -53,6 +54,7 @@ class RequestRecord:
     output_tokens: int | None = None
     failure: str | None = None
     detail: str = ""
+    digest: str | None = None
 
     @property
     def tokens(self) -> int:

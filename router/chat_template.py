@@ -25,6 +25,9 @@ from chairlift.router.tokenizer import Tokenizer, read_json
 
 __all__ = ["ChatTemplate"]
 
+MAX_SOURCE = 256 * 1024
+"""Characters of a template; those of models have some tens of thousands at most."""
+
 
 class ChatTemplate:
     """One compiled template; stateless, so threads may share it.
@@ -58,12 +61,7 @@ class ChatTemplate:
         environment.add_filter("tojson", _to_json)
         environment.globals["raise_exception"] = _raise
         environment.globals["strftime_now"] = lambda form: now().strftime(form)
-        try:
-            self._template = environment.from_string(source)
-        except jinja2.TemplateSyntaxError as error:
-            raise ModelError(
-                f"the model's chat template is wrong in line {error.lineno}: {error.message}"
-            ) from None
+        self._template = _compiled(environment, source)
         self._environment = environment
         self._knows_developer = "developer" in source
         self.source = source
@@ -123,6 +121,28 @@ class ChatTemplate:
         return message
 
 
+def _compiled(environment: jinja2.Environment, source: str) -> jinja2.Template:
+    """Raises ModelError for what Jinja, or Python after it, does not take."""
+    if len(source) > MAX_SOURCE:
+        raise ModelError(f"the model's chat template is longer than {MAX_SOURCE} characters")
+    try:
+        return environment.from_string(source)
+    except jinja2.TemplateSyntaxError as error:
+        raise ModelError(
+            f"the model's chat template is wrong in line {error.lineno}: {error.message}"
+        ) from None
+    except (RecursionError, MemoryError):
+        raise ModelError("the model's chat template is nested too deeply") from None
+    except (SyntaxError, ArithmeticError, ValueError) as error:
+        raise ModelError(
+            f"the model's chat template cannot be compiled: {_one_line(error)}"
+        ) from None
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
 class _Generation(Extension):
     """``{% generation %}``: marks what training learns from; here its content is just output."""
 
@@ -165,10 +185,8 @@ def _from_folder(folder: Path) -> str | None:
         return _read_text(file)
     found = read_json(folder / "tokenizer_config.json").get("chat_template")
     if isinstance(found, list):
-        named = {
-            entry.get("name"): entry.get("template") for entry in found if isinstance(entry, dict)
-        }
-        found = named.get("default")
+        named = [entry for entry in found if isinstance(entry, dict)]
+        found = next((e.get("template") for e in named if e.get("name") == "default"), None)
     return _text_or_none(found)
 
 

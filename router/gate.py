@@ -1,4 +1,4 @@
-"""Whether the Guard lets a newcomer in: by its class, and by its tenant's share.
+"""Whether the Guard lets a newcomer in: by its class, its tenant's share, and its wait.
 
 Owns the newest state of the Guard that this router obeys, and how much of its share each tenant has
 had. What was let in is not its business any more, wherever that goes. Pure: times are passed in.
@@ -31,6 +31,12 @@ PAUSE_S = 30.0
 
 RETRY_S = 60.0
 """When it makes sense to ask again what the Guard's rung forbids altogether."""
+
+
+IN_TIME = 0.5
+"""Part of the target within which a first token must be expected: there has to be a queue for seats
+to stay full, but no longer one. With 0.8, what is expected too early made a tenth late, which is
+burn enough for the next rungs."""
 
 
 @dataclass(slots=True)
@@ -93,6 +99,30 @@ class Gate:
                 # So many tries bring one in; who heeds it comes less often the deeper the cut.
                 retry_after_s=min(1.0 / controls.admit, RETRY_S),
             )
+
+    def check_wait(self, predicted_s: float | None, target_s: float) -> None:
+        """Turn away who would be late, while shares are cut.
+
+        A share is of what comes, and who is refused may come again at once, however often: clients
+        that heed no ``Retry-After`` would fill the queue through any share. What can be served in
+        time is no more for that.
+
+        Args:
+            predicted_s: until its first token; None where nobody can tell.
+            target_s: for first tokens.
+
+        Raises:
+            Overloaded: it would come too late (``admission_cut``).
+        """
+        most_s = IN_TIME * target_s
+        if self.controls.admit >= 1.0 or predicted_s is None or predicted_s <= most_s:
+            return
+        raise Overloaded(
+            f"the first token would come in about {predicted_s:.1f} s; while the service is "
+            f"overloaded, only what can have it within {most_s:g} s is let in; try again later",
+            code="admission_cut",
+            retry_after_s=min(max(1.0, predicted_s - most_s), RETRY_S),
+        )
 
     def _lets_in(self, tenant: str, share: float, now: float) -> bool:
         """Whether the tenant's next one is of its share."""

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 
 import grpc.aio
 
-from chairlift.cluster.cluster_token import ClusterToken
 from chairlift.cluster.errors import NotFound, Overloaded, RequestError, Unavailable
 from chairlift.cluster.proto import worker_pb2 as pb
 from chairlift.cluster.proto import worker_pb2_grpc as pb_grpc
+from chairlift.router.passport import Passport
 
 __all__ = ["Ledgers"]
 
@@ -28,14 +28,14 @@ class Ledgers:
 
     Args:
         members: replica id → endpoint.
-        token: the cluster's; None where replicas ask for none.
+        passport: what they are shown.
     """
 
     def __init__(
-        self, members: Callable[[], Mapping[str, str]], token: ClusterToken | None = None
+        self, members: Callable[[], Mapping[str, str]], passport: Passport = Passport()
     ) -> None:
         self._members = members
-        self._metadata = None if token is None else token.metadata()
+        self._passport = passport
 
     async def fetch(self, replica_id: str, steps: int = 0) -> bytes:
         """A ledger file of what the replica has in memory.
@@ -56,10 +56,10 @@ class Ledgers:
         try:
             async with (
                 asyncio.timeout(TIMEOUT_S),
-                grpc.aio.insecure_channel(endpoint, options=GRPC_OPTIONS) as channel,
+                self._passport.channel(endpoint, GRPC_OPTIONS) as channel,
             ):
                 stub = pb_grpc.LedgersStub(channel)
-                async for part in stub.Read(request, metadata=self._metadata):
+                async for part in stub.Read(request, metadata=self._passport.metadata()):
                     parts.append(part.data)
         except grpc.aio.AioRpcError as error:
             raise _told(replica_id, error) from None

@@ -109,7 +109,7 @@ class Pump:
             for ticket in heads:
                 stream = self._choose(ticket, views)
                 if stream is not None:
-                    self._queue.remove(ticket)
+                    self._queue.remove(ticket, served=True)
                     self._send(ticket, stream, now)
                     break  # its tenant has been charged, so the order may be another one
             else:

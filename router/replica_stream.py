@@ -24,12 +24,13 @@ from typing import TYPE_CHECKING
 import grpc.aio
 
 from chairlift.cluster import wire
-from chairlift.cluster.cluster_token import ClusterToken
 from chairlift.cluster.proto import worker_pb2 as pb
 from chairlift.cluster.proto import worker_pb2_grpc as pb_grpc
 from chairlift.cluster.protocol import PROTOCOL_VERSION, ReplicaInfo, Submission
+from chairlift.cluster.seldom import Seldom
 from chairlift.router.dispatch import Dispatch, Listener
 from chairlift.router.outgoing import Outgoing
+from chairlift.router.passport import Passport
 from chairlift.router.placement import ReplicaView
 
 if TYPE_CHECKING:
@@ -44,6 +45,10 @@ logger = logging.getLogger(__name__)
 
 MAX_TICK_S = 0.25
 """A longer time between two looks was our own pause, not the replica's silence."""
+
+FAILURES_TO_TELL = 5
+"""A replica that has just died is no member any more by then; so it is for people, such as a
+certificate that has expired."""
 
 GRPC_OPTIONS = (
     ("grpc.max_receive_message_length", -1),  # a frame is as long as the tokens that are due
@@ -87,11 +92,11 @@ class Visitor:
 
     Attributes:
         router_id: its name.
-        token: the cluster's; None where replicas ask for none.
+        passport: what it shows to them.
     """
 
     router_id: str
-    token: ClusterToken | None = None
+    passport: Passport = Passport()
 
 
 class ReplicaStream:
@@ -129,6 +134,7 @@ class ReplicaStream:
         self._clock = clock
         self._timing = timing
         self._on_news = on_news
+        self._faults = Seldom(logger)
         self.outgoing = Outgoing()
         self._retiring = False
         self._silent_s = 0.0
@@ -224,6 +230,8 @@ class ReplicaStream:
                     self.failed_attempts = 0
                     backoff_s = self._timing.first_backoff_s
                     logger.warning("stream to %s broke: %s", self.replica_id, reason)
+                elif self.failed_attempts >= FAILURES_TO_TELL:
+                    self._faults.warn("", f"no stream to {self.replica_id}: {reason}")
                 self._break(StreamState.LOST, reason)
                 if self._retiring:
                     return
@@ -250,10 +258,10 @@ class ReplicaStream:
         return reason
 
     async def _talk(self) -> None:
-        async with grpc.aio.insecure_channel(self.endpoint, options=GRPC_OPTIONS) as channel:
-            visitor = self._visitor
-            metadata = None if visitor.token is None else visitor.token.metadata()
-            call: _Call = pb_grpc.WorkerStub(channel).Stream(metadata=metadata)
+        visitor = self._visitor
+        passport = visitor.passport
+        async with passport.channel(self.endpoint, GRPC_OPTIONS) as channel:
+            call: _Call = pb_grpc.WorkerStub(channel).Stream(metadata=passport.metadata())
             hello = pb.Hello(router_id=visitor.router_id, protocol_version=PROTOCOL_VERSION)
             async with asyncio.timeout(self._timing.connect_s):
                 await call.write(pb.ToWorker(hello=hello))

@@ -16,7 +16,6 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import NoReturn
 
-from chairlift.cluster.cluster_token import ClusterToken
 from chairlift.cluster.config import RouterConfig, TelemetryConfig
 from chairlift.cluster.errors import (
     DeadlineExceeded,
@@ -39,6 +38,7 @@ from chairlift.router.hedging import Hedging
 from chairlift.router.journey import start_journey
 from chairlift.router.members import Members
 from chairlift.router.metrics import RouterMetrics
+from chairlift.router.passport import Passport
 from chairlift.router.placement import Placement, ReplicaView
 from chairlift.router.pump import Pump, PumpParts
 from chairlift.router.recorder import Recorder, Reporter
@@ -70,7 +70,7 @@ class Router:
         share: what is told to other routers, and learnt from them.
         reporter: makes what is told to the Hub.
         tracer: of this process; None, as at the start, where nothing is traced.
-        token: the cluster's; None, as at the start, where replicas ask for none.
+        passport: what replicas are shown; nothing, as at the start, where they ask for nothing.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Router:
         """
         self.id = uuid.uuid4().hex
         self.tracer: Tracer | None = None
-        self.token: ClusterToken | None = None
+        self.passport = Passport()
         self._model_name = model_name
         self._settings = settings
         self._clock = clock
@@ -261,11 +261,13 @@ class Router:
             num_prompt,
             max((view.tokens_per_s or 0.0 for view in views), default=None),
         )
+        predicted_s = None if prediction is None else prediction.seconds
+        self._gate.check_wait(predicted_s, self._telemetry.first_token_target_s)
         backlog = Backlog(
             open_requests=len(self._open) - 1,
             queued=len(self._queue),
             queued_tokens=self._queue.num_tokens,
-            predicted_s=None if prediction is None else prediction.seconds,
+            predicted_s=predicted_s,
             retry_after_s=placement.retry_after_s(views, self._queue.num_tokens),
             waits=len(self._queue) > 0
             or not any(self._placement.has_room(view, need) for view in views),
@@ -320,7 +322,7 @@ def _connector(
     """Makes streams, each to a replica at an endpoint."""
 
     def connect(replica_id: str, endpoint: str) -> ReplicaStream:
-        visitor = Visitor(router.id, router.token)
+        visitor = Visitor(router.id, router.passport)
         return ReplicaStream(
             replica_id, endpoint, visitor=visitor, clock=clock, timing=timing, on_news=on_news
         )

@@ -39,6 +39,8 @@ MAX_ENTRIES = 1024**2
 MAX_RANGE = 10_000
 MAX_WIDTH = 1000
 MAX_BITS = 4096
+MAX_DEPTH = 100
+"""Nodes within nodes; to compile what is deeper takes ever longer."""
 MAX_FORMAT = 4096
 CHARACTERS_PER_STEP = 1024
 ENTRIES_PER_STEP = 16
@@ -181,7 +183,17 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
 
 class _Bounds(NodeTransformer):
-    """Puts the bounds where Jinja has no hook for them."""
+    """Puts the bounds where Jinja has no hook for them; goes down to a depth only."""
+
+    _depth = 0
+
+    def visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> Any:
+        if self._depth > MAX_DEPTH:
+            raise jinja2.TemplateSyntaxError(f"nested more than {MAX_DEPTH} deep", node.lineno)
+        self._depth += 1
+        visited = super().visit(node, *args, **kwargs)
+        self._depth -= 1
+        return visited
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         self.generic_visit(node)

@@ -68,7 +68,7 @@ class Tokenizer:
         # Added tokens are not spelt in letters for bytes, even where they look like it ("é").
         self._verbatim = frozenset(added if self._text.byte_level else ())
         self.strips_space = self._text.strips_space
-        self.vocab_size = max(backend.get_vocab_size(with_added_tokens=False) - 1, *added) + 1
+        self.vocab_size = max([backend.get_vocab_size(with_added_tokens=False) - 1, *added]) + 1
         self.bos_token = bos_token
         self.eos_token = eos_token
         self.whole_texts = WholeTexts(self.token_bytes)
@@ -152,7 +152,7 @@ def read_json(path: Path) -> dict[str, Any]:
         return {}
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelError(f"{path} is not JSON: {error}") from None
     if not isinstance(content, dict):
         raise ModelError(f"{path} holds no JSON object")

@@ -164,11 +164,18 @@ def _merges_by_score(vocabulary: GgufVocabulary) -> list[tuple[str, str]]:
 
 
 def _around_text(vocabulary: GgufVocabulary) -> processors.TemplateProcessing:
-    before = [vocabulary.bos] if vocabulary.add_bos and vocabulary.bos else []
-    after = [vocabulary.eos] if vocabulary.add_eos and vocabulary.eos else []
+    """Under names of their own, since a token's text may mean something else in a template."""
+    named: dict[str, str] = {}
+    if vocabulary.add_bos and vocabulary.bos:
+        named["begin"] = vocabulary.bos
+    if vocabulary.add_eos and vocabulary.eos:
+        named["end"] = vocabulary.eos
     return processors.TemplateProcessing(
-        single=[*before, "$A", *after],
-        special_tokens=[(token, vocabulary.tokens.index(token)) for token in {*before, *after}],
+        single=[name for name in ("begin", "$A", "end") if name == "$A" or name in named],
+        special_tokens=[
+            {"id": name, "ids": [vocabulary.tokens.index(token)], "tokens": [token]}
+            for name, token in named.items()
+        ],
     )
 
 

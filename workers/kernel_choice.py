@@ -16,7 +16,7 @@ import torch
 from chairlift.cluster.config import EngineConfig, cache_folder
 from chairlift.cluster.errors import ConfigError, StartupError
 from chairlift.cluster.model_spec import ModelSpec
-from chairlift.kernels.cpu.build import BuildError, build
+from chairlift.kernels.cpu.build import BuildError, build, describe
 from chairlift.kernels.cpu.cpp_kernels import CppKernels
 from chairlift.kernels.cpu.library import Library
 from chairlift.kernels.flash import Flash, Gpu, Needs, Scoring, find_flash
@@ -33,6 +33,7 @@ __all__ = [
     "choose_encodings",
     "choose_gpu_kernels",
     "choose_kernels",
+    "describe_kernels",
 ]
 
 CpuKernelChoice = Literal["auto", "cpp", "torch"]
@@ -96,6 +97,14 @@ def choose_kernels(choice: CpuKernelChoice, threads: int) -> Kernels:
             "computing in plain torch, where tokens may depend on what shares the batch: %s", error
         )
         return TorchKernels()
+
+
+def describe_kernels() -> dict[str, str]:
+    """The C++ kernels' library, compiler and flags; empty where they cannot be had."""
+    try:
+        return describe(build(cache_folder()))
+    except BuildError:
+        return {}
 
 
 def choose_gpu_kernels(

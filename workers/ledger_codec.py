@@ -65,6 +65,9 @@ __all__ = [
 UNKNOWN = 0xFFFFFFFF
 """Stands for a prediction that nobody could make."""
 
+MAX_STATE = 64 * 1024**2
+"""Bytes of a snapshot's text; ten million tokens. What is packed tightly is not believed."""
+
 _INPUTS = struct.Struct("<BIII")  # flags, arrivals, cancelled, left
 _CONTROLS = struct.Struct("<QBIIBBd")  # version, batching, budget, seats, flags, lowest, admit
 _ARRIVAL = struct.Struct("<QQQIIIIIIQBdB")  # see _pack_arrival
@@ -168,7 +171,7 @@ def read_record(payload: bytes) -> Record:
         record = _read(payload[0], cursor)
         cursor.end()
         return record
-    except (IndexError, KeyError, ValueError, struct.error, zlib.error) as error:
+    except (IndexError, KeyError, RecursionError, ValueError, struct.error, zlib.error) as error:
         raise LedgerError(f"holds a record that makes no sense: {error}") from None
 
 
@@ -178,13 +181,24 @@ def _read(kind: int, cursor: Cursor) -> Record:
     cursor.raw(1)
     (step,) = cursor.column("Q", 1)
     if kind == SNAPSHOT:
-        return Snapshot(step, json.loads(zlib.decompress(cursor.rest())))
+        return Snapshot(step, _read_state(cursor.rest()))
     if kind == GAP:
         return Gap(step, *cursor.column("Q", 1))
     if kind == NOTE:
         (at,) = cursor.take(_AT)
         return Note(step, at, cursor.text())
     raise ValueError(f"kind {kind} is unknown")
+
+
+def _read_state(packed: bytes) -> dict[str, Any]:
+    unpacking = zlib.decompressobj()
+    text = unpacking.decompress(packed, MAX_STATE + 1)
+    if len(text) > MAX_STATE or not unpacking.eof or unpacking.unused_data:
+        raise ValueError(f"a snapshot is cut off, or longer than {MAX_STATE} bytes")
+    state = json.loads(text)
+    if not isinstance(state, dict):
+        raise ValueError("a snapshot holds no object")
+    return state
 
 
 def _read_stage(cursor: Cursor) -> Queued | Plan | Advanced | Retired | Refill:

@@ -44,6 +44,9 @@ MAGIC = b"CHLEDGER"
 LAYOUT = 3
 """Raised by one with every change to the layout; a reader reads its own only."""
 
+MAX_BLOCKS = 1 << 22
+"""Of a replica; a replay keeps an account of each."""
+
 SNAPSHOT, GAP, NOTE = 6, 7, 8
 """Kinds of records besides the five stages."""
 
@@ -115,8 +118,11 @@ def unpack_header(content: bytes) -> tuple[Header, int]:
         fields = json.loads(text)
         fields["controls"] = controls_of(fields["controls"])
         fields["eos_token_ids"] = tuple(fields["eos_token_ids"])
-        return Header(**fields), FILE_HEAD.size + size
-    except (KeyError, TypeError, ValueError) as error:
+        header = Header(**fields)
+        if not 0 < header.num_blocks <= MAX_BLOCKS or header.block_size < 1:
+            raise ValueError(f"{header.num_blocks} blocks of {header.block_size}")
+        return header, FILE_HEAD.size + size
+    except (KeyError, RecursionError, TypeError, ValueError) as error:
         raise LedgerError(f"has a header that says something else: {error}") from None
 
 

@@ -40,6 +40,10 @@ from chairlift.workers.snapshot import blocks_used, capture, restore
 __all__ = ["Difference", "Replayed", "replay"]
 
 
+_NONSENSE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What comes of a state that no scheduler was ever in."""
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """The first decision that came out otherwise."""
@@ -138,7 +142,7 @@ class _Player:
             return
         try:
             self._scheduler = restore(self._header, snapshot.state)
-        except (LookupError, TypeError, ValueError) as error:
+        except _NONSENSE as error:
             raise LedgerError(f"the snapshot of step {snapshot.step} is wrong: {error!r}") from None
         self.started = True
         self._due = Stage.QUEUE
@@ -154,7 +158,7 @@ class _Player:
             )
         try:
             self._stage(scheduler, record)
-        except (LookupError, ValueError, RuntimeError, StopIteration) as error:
+        except (*_NONSENSE, RuntimeError, StopIteration) as error:
             raise _Differs(
                 Difference(head.step, head.stage.name.lower(), "the scheduler", "went on", error)
             ) from None

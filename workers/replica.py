@@ -39,6 +39,8 @@ from chairlift.workers.snapshot import describe
 from chairlift.workers.visits import Visits
 
 if TYPE_CHECKING:  # it imports torch, which a simulated replica does without
+    from grpc import ServerCredentials
+
     from chairlift.workers.model_loading import AnyRunner
     from chairlift.workers.tensor_parallel import Group, Rendezvous
 
@@ -140,12 +142,19 @@ class Replica:
             ledger,
         )
 
-    async def start(self, host: str, token: ClusterToken | None = None) -> str | None:
+    async def start(
+        self,
+        host: str,
+        token: ClusterToken | None = None,
+        credentials: ServerCredentials | None = None,
+    ) -> str | None:
         """Start the loop's thread and, on rank 0, the stream server; returns ``host:port``.
 
-        ``token``: as ``WorkerServer.start``.
+        The arguments are those of ``WorkerServer.start``.
         """
-        endpoint = None if self._server is None else await self._server.start(host, token)
+        endpoint = None
+        if self._server is not None:
+            endpoint = await self._server.start(host, token, credentials)
         self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()

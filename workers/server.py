@@ -108,10 +108,18 @@ class WorkerServer(pb_grpc.WorkerServicer):
         self._server: grpc.aio.Server | None = None
         self._heart: asyncio.Task[NoReturn] | None = None
 
-    async def start(self, host: str = "127.0.0.1", token: ClusterToken | None = None) -> str:
+    async def start(
+        self,
+        host: str = "127.0.0.1",
+        token: ClusterToken | None = None,
+        credentials: grpc.ServerCredentials | None = None,
+    ) -> str:
         """Listens on a free port of ``host``; returns ``"host:port"``.
 
-        ``token``: what every call has to carry; None where whoever reaches the port may call.
+        Args:
+            host: the address.
+            token: what every call has to carry; None where whoever reaches the port may call.
+            credentials: to shake hands with; None for plain text.
         """
         self._loop = asyncio.get_running_loop()
         guards = [] if token is None else [ClusterGuard(token)]
@@ -119,7 +127,10 @@ class WorkerServer(pb_grpc.WorkerServicer):
         pb_grpc.add_WorkerServicer_to_server(self, self._server)
         if self._ledger is not None:
             pb_grpc.add_LedgersServicer_to_server(LedgerServer(self._ledger), self._server)
-        port = self._server.add_insecure_port(f"{host}:0")
+        if credentials is None:
+            port = self._server.add_insecure_port(f"{host}:0")
+        else:
+            port = self._server.add_secure_port(f"{host}:0", credentials)
         await self._server.start()
         self._heart = asyncio.create_task(self._beat())
         return f"{host}:{port}"

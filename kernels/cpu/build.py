@@ -26,7 +26,8 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["BuildError", "CompilerFailed", "CompilerMissing", "Processor", "build", "processors"]
+__all__ = ["BuildError", "CompilerFailed", "CompilerMissing", "Processor", "build", "describe",
+           "processors"]  # fmt: skip
 
 _SOURCES = Path(__file__).parent
 _COMPILERS = ("c++", "g++", "clang++")
@@ -118,6 +119,16 @@ def build(folder: Path, *, compiler: str | None = None, kind: Processor | None =
         except CompilerFailed:  # an old one does not know the newest instructions
             continue
     return _build(folder, program, last)
+
+
+def describe(library: Path) -> dict[str, str]:
+    """How a library was made that ``build`` gave by the default compiler."""
+    kind = Processor[library.name.split("-")[1].upper()]
+    return {
+        "library": library.name,
+        "compiler": _run([_find(None), "--version"]).splitlines()[0],
+        "flags": " ".join((*_FLAGS, *kind.value)),
+    }
 
 
 def _build(folder: Path, program: str, kind: Processor) -> Path:

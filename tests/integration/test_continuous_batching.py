@@ -1,4 +1,4 @@
-"""64 requests over one engine with the real model: each as if it were alone, none in the way."""
+"""32 requests over one engine with the real model: each as if it were alone, none in the way."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from chairlift.workers.weights import load_weights
 from support.decoding import Decoder, make_sequence
 from support.engines import Rig, replica_info
 
-REQUESTS = 64
-SEATS = 8
+REQUESTS = 32
+SEATS = 6
 BLOCK_SIZE, BLOCKS = 16, 512
 TIE = 1e-4
 WORDS = (

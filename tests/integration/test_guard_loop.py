@@ -9,6 +9,7 @@ import pytest
 
 from chairlift.cluster.guard_policy import GuardPolicy, load_policy
 from chairlift.cluster.guard_state import Mode, Rung, Signal
+from chairlift.evaluation.guard_crowd import crowd, saturation
 from chairlift.evaluation.guard_faults import FAULTS, PLANTED_S, Planted, alone, answer, find
 from chairlift.evaluation.guard_steady import (
     StudySettings,
@@ -76,3 +77,13 @@ def test_a_burst_does_less_harm_with_the_guard_which_then_comes_down(rate: float
     rung = on.looks[-1].state.rung
     assert rung is Rung.NORMAL
     assert on.highest >= Rung.CUT_ADMISSION
+
+
+@pytest.mark.parametrize("clients", [48, pytest.param(160, marks=pytest.mark.slow)])
+def test_a_crowd_that_asks_again_at_once_is_served_in_time_and_starves_nobody(clients: int) -> None:
+    """More clients than seats, for ever: a share of what comes means nothing to them."""
+    on, off = (saturation(crowd(clients, 0.05, mode, 0, 60.0)) for mode in (Mode.ACT, Mode.OFF))
+    assert on.in_time > 2 * off.in_time
+    assert on.first_token_p99_s < off.first_token_p99_s
+    assert on.ended > 0.8 * off.ended
+    assert on.highest <= Rung.CUT_ADMISSION

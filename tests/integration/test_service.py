@@ -170,20 +170,29 @@ def test_killed_worker_is_replaced_and_serves_again(
     assert ask(client, "Say hello.", max_tokens=8) == before
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
-def test_signal_stops_all_that_was_started(number: signal.Signals) -> None:
+def test_sigterm_stops_all_that_was_started(service: Service) -> None:
+    """The last one here, for it ends the service of the others."""
+    stops_all_that_was_started(service, signal.SIGTERM)
+
+
+@pytest.mark.slow
+def test_so_does_ctrl_c() -> None:
     with running_service("--max-sequences", "4", "--kv-memory", "64MiB") as service:
-        started = service.descendants()
-        assert len(started) > 3
-        folder = service.ray_folder()
-        assert folder.exists()
-        assert service.signal(number) == 0, service.output.read_text()
-        wait_until(
-            lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in started),
-            STOP_DEADLINE_S,
-            "every process gone",
-        )
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(("127.0.0.1", service.port))
-        assert not folder.exists()
+        stops_all_that_was_started(service, signal.SIGINT)
+
+
+def stops_all_that_was_started(service: Service, number: signal.Signals) -> None:
+    started = service.descendants()
+    assert len(started) > 3
+    folder = service.ray_folder()
+    assert folder.exists()
+    assert service.signal(number) == 0, service.output.read_text()
+    wait_until(
+        lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in started),
+        STOP_DEADLINE_S,
+        "every process gone",
+    )
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("127.0.0.1", service.port))
+    assert not folder.exists()

@@ -356,7 +356,7 @@ class EngineMachine(RuleBasedStateMachine):
 
 
 TestEngine = EngineMachine.TestCase
-TestEngine.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestEngine.settings = settings(max_examples=75, stateful_step_count=30, deadline=None)
 
 
 class TwoRanksMachine(EngineMachine):
@@ -366,4 +366,4 @@ class TwoRanksMachine(EngineMachine):
 
 
 TestEngineOfTwoRanks = TwoRanksMachine.TestCase
-TestEngineOfTwoRanks.settings = settings(max_examples=75, stateful_step_count=30, deadline=None)
+TestEngineOfTwoRanks.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)

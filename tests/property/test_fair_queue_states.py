@@ -11,7 +11,7 @@ from chairlift.router.fair_queue import FairQueue
 from support.queueing import Waiting
 
 PROMOTE_AFTER_S = 10.0
-LATE = 3
+LATE, LATE_TURN = 3, 2
 TENANTS = "abc"
 tenants = st.sampled_from(TENANTS)
 
@@ -32,6 +32,7 @@ class FairQueueMachine(RuleBasedStateMachine):
         self.arrivals: list[Waiting] = []  # who goes first of those that are equal otherwise
         self.out: list[Waiting] = []  # was served, and may come back
         self.times: dict[Priority, float] = {}
+        self.passed_over = 0  # turns since one of the late was served
 
     def all_items(self) -> list[Waiting]:
         return self.first + [item for line in self.lines.values() for item in line]
@@ -93,10 +94,13 @@ class FairQueueMachine(RuleBasedStateMachine):
     @rule()
     def serve(self) -> None:
         item = self.queue.next(self.now)
+        late = [each for (*_, late), line in self.lines.items() if late for each in line]
+        if late:
+            self.passed_over = 0 if item in late else self.passed_over + 1
         value = self.counters.value(item.tenant)
         self.times[item.priority] = max(self.times.get(item.priority, 0.0), value)
         self.counters.chosen(item.tenant, item.priority)
-        self.queue.remove(item)
+        self.queue.remove(item, served=True)
         self.drop(item)
         self.out.append(item)
 
@@ -136,9 +140,11 @@ class FairQueueMachine(RuleBasedStateMachine):
     @invariant()
     def the_best_head_is_next(self) -> None:
         ranks = []
-        for (tenant, _, late), line in self.lines.items():
+        turn = self.passed_over >= LATE_TURN - 1
+        for (tenant, priority, late), line in self.lines.items():
             value = self.counters.value(tenant) if self.fair else 0.0
-            ranks.append((self.level(line[0], late), value, self.arrivals.index(line[0]), line[0]))
+            level = priority - LATE if late and turn else self.level(line[0], late)
+            ranks.append((level, value, self.arrivals.index(line[0]), line[0]))
         best = min(ranks, key=lambda rank: rank[:3], default=(None,))[-1]
         assert self.queue.next(self.now) is (self.first[0] if self.first else best)
 
@@ -184,7 +190,10 @@ TestFairQueue = FairQueueMachine.TestCase
     fair=st.booleans(),
 )
 def test_nobody_late_waits_behind_those_who_came_much_later(comers, rate, after_s, fair):
-    """However many come, one item a second is served, and what has risen goes before them."""
+    """However many come, one item a second is served, and what has risen goes before them.
+
+    But for the turns of the late, which go by class among them.
+    """
     counters = VirtualCounters()
     queue: FairQueue[Waiting] = FairQueue(counters, fair=fair, promote_after_s=PROMOTE_AFTER_S)
     left, now = list(reversed(comers)), 0.0
@@ -197,7 +206,7 @@ def test_nobody_late_waits_behind_those_who_came_much_later(comers, rate, after_
         assert item is not None
         counters.chosen(item.tenant, item.priority)
         counters.charge(item.tenant, input_tokens=item.num_tokens)
-        queue.remove(item)
+        queue.remove(item, served=True)
         for other in queue.backlogged().values():
             if other.tenant == item.tenant or not fair:
                 assert other.queued_at >= item.queued_at - LATE * PROMOTE_AFTER_S

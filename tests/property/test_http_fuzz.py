@@ -6,70 +6,10 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chairlift.deployments.openai_schema import ChatBody, CompletionBody
-from chairlift.deployments.openapi import describe
+from fuzz.http_bodies import PATHS, TAKING, bodies, described_bodies, values
 from support.asgi_client import call
 from support.fake_router import FakeRouter
-from support.http_app import CHAT, MODEL, http_app
-from support.schema_values import values_of
-
-PATHS = {
-    "/v1/chat/completions": (CHAT, ChatBody),
-    "/v1/completions": ({"prompt": "hi"}, CompletionBody),
-}
-DOCUMENT = describe(MODEL)
-TAKING = {path: methods["post"] for path, methods in DOCUMENT["paths"].items() if "post" in methods}
-UNSUPPORTED = ["prompt_logprobs", "tools", "response_format", "suffix", "echo", "top_logprobs"]
-
-numbers = st.one_of(
-    st.integers(-3, 130),
-    st.integers(-(2**70), 2**70),
-    st.floats(width=64),
-    st.sampled_from([2**63, 2**64 - 1, -(2**63), 1e308, 5.0, -0.0]),
-)
-scalars = st.one_of(st.none(), st.booleans(), numbers, st.text(max_size=8))
-values = st.recursive(
-    scalars,
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=4),
-        st.dictionaries(
-            st.one_of(
-                st.sampled_from(["role", "content", "type", "text", "0", "256", "257"]),
-                st.text(max_size=4),
-            ),
-            inner,
-            max_size=4,
-        ),
-    ),
-    max_leaves=12,
-)
-roles = st.sampled_from(["system", "developer", "user", "assistant", "tool", "martian"])
-parts = st.lists(st.fixed_dictionaries({"type": st.just("text"), "text": st.text(max_size=8)}))
-messages = st.lists(
-    st.fixed_dictionaries(
-        {"role": roles, "content": st.one_of(st.text(max_size=8), parts, values)}
-    ),
-    max_size=3,
-)
-prompts = st.one_of(
-    st.text(max_size=120),
-    st.lists(st.text(max_size=8), max_size=4),
-    st.lists(st.integers(-1, 257), max_size=120),
-    st.lists(st.lists(st.integers(0, 256), max_size=8), max_size=4),
-    values,
-)
-
-
-def bodies(path: str) -> st.SearchStrategy[dict]:
-    """Nearly right bodies: some fields of the endpoint, each with any value."""
-    base, kind = PATHS[path]
-    names = st.sampled_from([*kind.model_fields, *UNSUPPORTED])
-    subject = {"messages": messages} if kind is ChatBody else {"prompt": prompts}
-    return st.builds(
-        lambda required, extra: {**base, **extra, **required},
-        st.one_of(st.just({}), st.fixed_dictionaries(subject)),
-        st.dictionaries(names, values, max_size=3),
-    )
+from support.http_app import http_app
 
 
 def check(path: str, body: bytes) -> None:
@@ -112,17 +52,6 @@ def test_any_damage_to_a_good_body(path, cut, noise):
     base, _ = PATHS[path]
     good = json.dumps(base | {"n": 2, "stop": ["x"], "stream": True}).encode()
     check(path, good[:cut] + noise + good[cut + len(noise) :])
-
-
-def described_bodies(path: str) -> st.SearchStrategy[dict]:
-    """Bodies as the description has them, here and there with a field of another kind."""
-    schema = TAKING[path]["requestBody"]["content"]["application/json"]["schema"]
-    good = values_of(schema, DOCUMENT["components"]["schemas"])
-    damage = st.one_of(st.just({}), st.dictionaries(st.sampled_from(NAMES), values, max_size=1))
-    return st.builds(lambda body, other: {**body, **other}, good, damage)
-
-
-NAMES = sorted({*ChatBody.model_fields, *CompletionBody.model_fields, "tokens", "by", "nobody"})
 
 
 @given(data=st.data(), path=st.sampled_from(sorted(TAKING)))

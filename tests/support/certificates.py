@@ -24,7 +24,7 @@ class Authority:
         self.file.write_bytes(_pem(self._sign(self._name, self._key.public_key(), ca=True)))
 
     def issue(self, name: str, files: str | None = None) -> tuple[Path, Path]:
-        """Certificate and key of ``name`` at 127.0.0.1, in files of that name or another one."""
+        """Certificate and key of ``name``, also at 127.0.0.1, in files of that name or another."""
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = self._folder / f"{files or name}.crt"
         secret = self._folder / f"{files or name}.key"
@@ -41,6 +41,7 @@ class Authority:
     def _sign(self, subject: x509.Name, key: Any, *, ca: bool) -> x509.Certificate:
         now = datetime.datetime.now(datetime.UTC)
         address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+        name = x509.DNSName(subject.rfc4514_string().removeprefix("CN="))
         builder = (
             x509.CertificateBuilder()
             .subject_name(subject)
@@ -49,7 +50,7 @@ class Authority:
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - DAY)
             .not_valid_after(now + DAY)
-            .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+            .add_extension(x509.SubjectAlternativeName([name, address]), critical=False)
             .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
         )
         return builder.sign(self._key, hashes.SHA256())

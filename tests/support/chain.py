@@ -11,6 +11,7 @@ from chairlift.cluster.config import RouterConfig
 from chairlift.cluster.protocol import Controls, SamplingParams
 from chairlift.cluster.tenants import ANONYMOUS, Tenants
 from chairlift.deployments.http_server import HttpServer
+from chairlift.router.passport import Passport
 from chairlift.router.router import Router
 from chairlift.workers.block_pool import BlockPool
 from chairlift.workers.engine import Engine
@@ -77,7 +78,7 @@ async def running_chain(
         worker.publish,
     )
     router = Router(tokenizer, settings or RouterConfig())
-    router.token = token
+    router.passport = Passport(token)
     app = http_app(router, context_length=length, tenants=tenants or Tenants({}, ANONYMOUS))
     http = HttpServer(app, "127.0.0.1", 0)
     thread = threading.Thread(target=engine.run)

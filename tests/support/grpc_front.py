@@ -33,7 +33,7 @@ async def serving_port(
 ) -> AsyncIterator[int]:
     """The port of a server with the same fakes around it as ``http_app`` has."""
     front = http_app(router, **changes).front
-    server = GrpcServer(front, "127.0.0.1", 0, config or GrpcConfig(), tls)
+    server = GrpcServer(front, ("127.0.0.1", 0), config or GrpcConfig(), tls)
     with mock.patch.object(listener, "SETTLE_S", 0.0):  # nobody else listens on the port
         try:
             yield await server.start()

@@ -40,7 +40,7 @@ class SeatedServer:
         self._running = [(item, left - 1) for item, left in self._running if left > 1]
         started = []
         while len(self._running) < self._seats and (item := self.queue.next(now)) is not None:
-            self.queue.remove(item)
+            self.queue.remove(item, served=True)
             self.counters.chosen(item.tenant, item.priority)
             self.counters.charge(item.tenant, input_tokens=item.num_tokens)
             self.served[item.tenant] += service(item.num_tokens, 0)

@@ -2,7 +2,7 @@
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from chairlift.cluster.config import ServiceConfig
+from chairlift.cluster.vocabulary import Vocabulary
 from chairlift.workers.replica import Replica
 from chairlift.workers.tensor_parallel import Rendezvous, new_address
 
@@ -42,7 +43,11 @@ def _left_over(address: str) -> list[Path]:
 
 
 @asynccontextmanager
-async def two_rank_replica(config: ServiceConfig, replica_id: str = "r") -> AsyncIterator[TwoRanks]:
+async def two_rank_replica(
+    config: ServiceConfig,
+    replica_id: str = "r",
+    read_vocabulary: Callable[[], Vocabulary] | None = None,
+) -> AsyncIterator[TwoRanks]:
     address = new_address("shared")
     ranks = [
         Replica(
@@ -50,6 +55,7 @@ async def two_rank_replica(config: ServiceConfig, replica_id: str = "r") -> Asyn
             replica_id,
             lambda progress: None,
             Rendezvous(rank, 2, "shared", address, timeout_s=60.0),
+            read_vocabulary,
         )
         for rank in range(2)
     ]

@@ -101,6 +101,12 @@ def slowed(times: float, number: int = 20, service: float = 1.0) -> Tally:
     return tally
 
 
+def test_who_is_best_effort_is_no_bystander():
+    bucket: Bucket = {series("a"): slowed(2.0), series("nightly", "batch"): slowed(90.0)}
+    found = bystanders(Window(10, bucket, {}), dict.fromkeys(["a", "nightly"], 1.0), 20)
+    assert set(found) == {"a"}
+
+
 def test_a_bystander_is_who_has_not_made_its_own_queue():
     bucket: Bucket = {
         series("a"): slowed(2.0),

@@ -1,3 +1,4 @@
+import math
 import pickle
 
 import pytest
@@ -83,8 +84,17 @@ def test_where_nothing_happens_all_that_is_known_is_calm():
 def test_offered_load_is_what_comes_times_how_long_it_stays():
     hub = Hub()
     found = hub.seconds(20, done(20, placed_s=0.5))
-    per_s = (100 - 2 * 10) / 5
+    per_s = (400 - 2 * 20) / 20
     assert found[Signal.OFFERED_LOAD].value == pytest.approx(per_s * 0.5 / 10)
+
+
+def test_a_sudden_load_counts_by_the_newest_seconds_and_a_lasting_one_by_more():
+    hub = Hub()
+    hub.seconds(15, done(20, placed_s=0.5))
+    sudden = hub.seconds(5, done(80, placed_s=0.5))[Signal.OFFERED_LOAD].value
+    assert sudden == pytest.approx((400 - 2 * 20) / 5 * 0.5 / 10)
+    lasting = hub.seconds(5, done(20, placed_s=0.5))[Signal.OFFERED_LOAD].value
+    assert lasting == pytest.approx((700 - 2 * math.sqrt(700)) / 20 * 0.5 / 10)
 
 
 def test_what_is_refused_was_offered_too_and_choices_need_seats():
@@ -107,23 +117,28 @@ def test_without_live_replicas_load_is_over_nothing():
     assert Signal.OFFERED_LOAD not in hub.seconds(20, done(20))
 
 
-def test_the_least_wait_counts_for_a_queue_may_be_of_one_tenant():
-    hub = Hub()
-    assert hub.second(waited(3.0, 2.0, 0.5))[Signal.QUEUE_DELAY].value == pytest.approx(0.5, 0.01)
-    assert hub.second(waited(1e-5))[Signal.QUEUE_DELAY].value < 0.01
+def standing(hub: Hub, *queued: int, sent: int = 3) -> Reading:
+    """After seconds at whose ends so many wait."""
+    for number in queued:
+        hub.router.queued = {"a": number - 1, "b": 1} if number else {}
+        hub.router.oldest_s = {"a": 0.5, "b": 2.0} if number else {}
+        found = hub.second(waited(*[0.0] * sent))
+    return found[Signal.QUEUE_DELAY]
 
 
-def test_waits_of_long_ago_say_nothing():
+def test_what_stands_in_the_queue_counts_in_seconds_of_what_is_sent_whoever_is_served_at_once():
     hub = Hub()
-    hub.second(waited(3.0, 3.0, 3.0))
-    assert hub.seconds(3, Tally())[Signal.QUEUE_DELAY].value == 0
+    assert standing(hub, 6, 9, 6, 12).value == pytest.approx(6 / 3)
+
+
+def test_a_queue_that_was_empty_lately_does_not_stand():
+    hub = Hub()
+    assert standing(hub, 9, 9, 9, 0, 9, 9).value == 0
+    assert standing(hub, 9, 9).value == pytest.approx(9 / 3)
 
 
 def test_where_none_is_sent_the_age_of_the_oldest_counts():
-    hub = Hub()
-    hub.router.queued, hub.router.oldest_s = {"a": 1, "b": 1}, {"a": 0.5, "b": 2.0}
-    assert hub.second(Tally())[Signal.QUEUE_DELAY] == Reading(2.0, "b")
-    assert hub.second(waited(0.3))[Signal.QUEUE_DELAY].value == pytest.approx(0.3, 0.01)
+    assert standing(Hub(), 2, 2, 2, sent=0) == Reading(2.0, "b")
 
 
 def ages(hub: Hub, *ages_s: float) -> float:
@@ -274,7 +289,7 @@ def test_a_router_that_is_behind_is_not_waited_for():
     hub.fold.put(slow.report(), T0)
     hub.seconds(5, Tally())
     hub.fold.put(slow.report(), hub.now)  # it is there, but has closed no second since
-    assert hub.second(waited(4.0, 4.0, 4.0))[Signal.QUEUE_DELAY].value == pytest.approx(4, 0.01)
+    assert standing(hub, 12, 12, 12, 12).value == pytest.approx(12 / 3)
 
 
 def test_reading_again_changes_nothing():

@@ -24,6 +24,7 @@ from chairlift.cluster.protocol import (
     Submission,
     TokenLogprobs,
 )
+from support.engines import replica_info
 
 tokens = st.integers(0, 2**32 - 1)
 floats = st.floats(width=32, allow_nan=False)
@@ -115,6 +116,7 @@ def test_answer_and_controls_survive() -> None:
         (pb.Submit(prompt=[1], n=1), "weight"),
         (pb.Submit(prompt=[1], n=1, weight=float("nan")), "weight"),
         (pb.Submit(prompt=[1], n=2, weight=1, output=[1]), "output"),
+        (pb.Submit(prompt=[1], n=2, handle=2**64 - 1, weight=1), "handle"),
         (pb.Submit(prompt=[1], n=1, weight=1), "max_tokens"),
         (
             pb.Submit(prompt=[1], n=1, weight=1, sampling=pb.Sampling(max_tokens=1)),
@@ -144,3 +146,15 @@ def test_malformed_submission_names_the_field(message: pb.Submit, named: str) ->
 def test_frame_whose_columns_contradict_each_other_is_refused(message: pb.Frame) -> None:
     with pytest.raises(ValueError):
         wire_frame.frame_from_wire(message)
+
+
+@pytest.mark.parametrize(
+    "field", ["vocab_size", "max_sequence_tokens", "max_sequences", "block_size", "blocks_total"]
+)
+def test_a_replica_that_could_run_nothing_is_refused(field: str) -> None:
+    info = replica_info()
+    message = wire.welcome_to_wire(info)
+    assert wire.welcome_from_wire(message) == info
+    message.ClearField(field)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=f"welcome: {field} must"):
+        wire.welcome_from_wire(message)

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from chairlift.client import Client, Interrupted, Unavailable
+from chairlift.client.calls import ChatOptions
 from chairlift.cluster.errors import ConfigError
 from chairlift.deployments import chat
 from chairlift.deployments.chat import Chat, printable
@@ -43,9 +45,9 @@ def run(monkeypatch: pytest.MonkeyPatch, stdin: str, *flags: str) -> int:
     return chat.run(parser.parse_args(flags))
 
 
-def conversation(url: str) -> tuple[Chat, list[str]]:
+def conversation(client: Client) -> tuple[Chat, list[str]]:
     shown: list[str] = []
-    return Chat(f"{url}/v1", "scripted", {}, None, shown.append), shown
+    return Chat(client, ChatOptions(model="scripted"), None, shown.append), shown
 
 
 def test_lines_of_a_pipe_are_one_conversation_and_answers_stand_alone(
@@ -120,15 +122,11 @@ def test_a_broken_off_answer_stays_in_the_conversation() -> None:
     async def cut(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         return await sse(request, piece("half an"))
 
-    async def main(url: str) -> Chat:
-        talk, shown = conversation(url)
-        with pytest.raises(Exception, match=r"without \[DONE\]"):
-            await talk.answer("hi")
+    with serving(ScriptedServer(cut)) as url, Client(url) as client:
+        talk, shown = conversation(client)
+        with pytest.raises(Interrupted, match="broke off"):
+            talk.answer("hi")
         assert shown == ["half an"]
-        return talk
-
-    with serving(ScriptedServer(cut)) as url:
-        talk = asyncio.run(main(url))
     assert [turn["content"] for turn in talk.turns] == ["hi", "half an"]
 
 
@@ -136,14 +134,11 @@ def test_a_question_without_any_answer_is_not_kept() -> None:
     async def refuse(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         return web.Response(status=503)
 
-    async def main(url: str) -> Chat:
-        talk, _ = conversation(url)
-        with pytest.raises(Exception, match="Service Unavailable"):
-            await talk.answer("hi")
-        return talk
-
-    with serving(ScriptedServer(refuse)) as url:
-        assert asyncio.run(main(url)).turns == []
+    with serving(ScriptedServer(refuse)) as url, Client(url) as client:
+        talk, _ = conversation(client)
+        with pytest.raises(Unavailable, match="503"):
+            talk.answer("hi")
+        assert talk.turns == []
 
 
 class Terminal:

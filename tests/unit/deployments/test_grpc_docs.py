@@ -8,6 +8,8 @@ from pathlib import Path
 import grpc
 
 from chairlift.cluster import errors
+from support.chain import running_chain
+from support.grammars import byte_grammars
 from support.grpc_front import grpc_front, serving_port
 from support.grpcurl import Reflected
 
@@ -60,10 +62,20 @@ def test_the_programs_print_what_they_promise():
         return output.decode()
 
     async def main() -> list[str]:
-        async with serving_port(model_name=MODEL) as port:
-            return [await run(program, port) for program in blocks("python")]
+        streaming, calling, failing = blocks("python")
+        async with (
+            serving_port(model_name=MODEL) as port,
+            running_chain(grammars=byte_grammars()) as chain,
+            serving_port(chain.router, context_length=1024) as following,
+        ):
+            return [
+                await run(streaming, port),
+                await run(calling, following),
+                await run(failing, port),
+            ]
 
-    streamed, failed = asyncio.run(main())
+    streamed, called, failed = asyncio.run(main())
+    assert called in {f"weather {{'city': '{city}'}}\n" for city in ("Paris", "Rome")}
     assert streamed == "Hello world\ntokens: 5\n"
     assert "StatusCode.INVALID_ARGUMENT sampling.temperature: " in failed
     assert "field: sampling.temperature" in failed

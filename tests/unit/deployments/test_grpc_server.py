@@ -92,7 +92,7 @@ async def serving(
     name: str, port: int, router: FakeRouter | None = None
 ) -> AsyncIterator[GrpcServer]:
     front = http_app(router, model_name=name).front
-    server = GrpcServer(front, "127.0.0.1", port, GrpcConfig(connection_s=1.0))
+    server = GrpcServer(front, ("127.0.0.1", port), GrpcConfig(connection_s=1.0))
     await server.start()
     try:
         yield server
@@ -188,7 +188,7 @@ def test_a_port_that_somebody_keeps_for_himself_is_refused():
         holder = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
         async with holder:
             port = holder.sockets[0].getsockname()[1]
-            server = GrpcServer(http_app().front, "127.0.0.1", port, GrpcConfig())
+            server = GrpcServer(http_app().front, ("127.0.0.1", port), GrpcConfig())
             with pytest.raises(RuntimeError, match=str(port)):
                 await server.start()
 

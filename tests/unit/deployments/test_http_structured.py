@@ -92,6 +92,10 @@ def test_a_call_that_must_be_made_is_made_whole_and_streamed(choice):
     [
         ({"schema": {"not": {}}}, "response_format.json_schema.schema"),
         ({"schema": {"$ref": "#"}}, "response_format.json_schema.schema"),
+        (
+            {"schema": {"properties": {f"p{index}": {} for index in range(1500)}}},
+            "response_format.json_schema.schema",
+        ),
     ],
 )
 def test_a_schema_that_cannot_be_followed_is_refused_by_its_place(fields, param):

@@ -152,4 +152,4 @@ def test_flags_that_do_not_go_together_are_refused(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["ledger", str(file), "-o", "x"]) == 2
-    assert "go with --url" in capsys.readouterr().err
+    assert "--output goes with --url" in capsys.readouterr().err

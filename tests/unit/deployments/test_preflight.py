@@ -107,6 +107,15 @@ def test_missing_model_is_refused_before_anything_starts(tmp_path: Path) -> None
         preflight(missing)
 
 
+def test_certificates_are_looked_at_before_anything_starts(tmp_path: Path) -> None:
+    files = {"certificate": str(tmp_path / "no"), "key": str(tmp_path / "no")}
+    stream = {"ca": str(tmp_path / "no"), "worker": files, "router": files}
+    for name, tls, at in (("http", files, "certificate"), ("workers", stream, "ca")):
+        wrong = config(http__port=_free_port(), **{f"{name}__tls": tls})
+        with pytest.raises(ConfigError, match=rf"^{name}\.tls\.{at}: cannot read .*no"):
+            preflight(wrong)
+
+
 def test_a_policy_that_is_wrong_is_refused_with_file_and_path(tmp_path: Path) -> None:
     file = tmp_path / "guard.yaml"
     shipped = SHIPPED.read_text(encoding="utf-8")

@@ -17,6 +17,8 @@ from chairlift.deployments.reload import (
 )
 
 HASH, OTHER = "sha256:" + "a" * 64, "sha256:" + "b" * 64
+PAIR = {"certificate": "c.pem", "key": "k.pem"}
+STREAM_TLS = {"ca": "ca.pem", "worker": PAIR, "router": PAIR}
 
 
 def config(**paths: object) -> ServiceConfig:
@@ -74,6 +76,7 @@ def test_another_policy_replaces_routers():
         ("grpc__port", 9001),
         ("grpc__enabled", False),
         ("http__tls", {"certificate": "c.pem", "key": "k.pem"}),
+        ("workers__tls", STREAM_TLS),
         ("model__name", "other"),
         ("ray__object_store", "1GiB"),
         ("workers__tensor_parallel", 2),
@@ -89,6 +92,14 @@ def test_other_files_of_tls_replace_routers():
     old = config(http__tls={"certificate": "c.pem", "key": "k.pem"})
     new = config(http__tls={"certificate": "c.pem", "key": "k.pem", "client_ca": "ca.pem"})
     check_reload(old, new)
+    assert router_version(old, policy) != router_version(new, policy)
+
+
+def test_other_files_of_the_stream_replace_both_ends():
+    policy = load_policy()
+    old, new = config(workers__tls=STREAM_TLS), config(workers__tls=STREAM_TLS | {"ca": "new.pem"})
+    check_reload(old, new)
+    assert worker_version(old) != worker_version(new)
     assert router_version(old, policy) != router_version(new, policy)
 
 

@@ -35,6 +35,17 @@ def test_each_field_names_itself():
     assert read({"tools": [TOOL], "response_format": schema}).grammar
 
 
+def test_a_strict_function_binds_what_need_not_be_called():
+    strict = {"type": "function", "function": {"name": "tell", "strict": True}}
+    structure = read({"tools": [TOOL, strict]})
+    assert structure.asked_by == "tools" and "to_call[lazy]" in structure.grammar
+    assert structure.use is not None and structure.use.strict == {"tell"}
+    with pytest.raises(InvalidRequest) as error:
+        read({"tools": [strict], "ignore_eos": True})
+    assert error.value.param == "ignore_eos"
+    assert read({"tools": [strict], "tool_choice": "none"}).grammar == ""
+
+
 @pytest.mark.parametrize(("field", "value"), [("ignore_eos", True), ("allowed_token_ids", [1])])
 def test_only_one_may_say_where_the_output_ends(field, value):
     with pytest.raises(InvalidRequest) as error:

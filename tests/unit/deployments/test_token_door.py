@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from chairlift.cluster.config import HttpConfig
-from chairlift.deployments.token_door import INLINE_BODY
+from chairlift.deployments.front import INLINE_BODY
 from chairlift.router.chat_template import ChatTemplate
 from chairlift.router.tokenizer import Tokenizer
 from support.asgi_client import Reply, call

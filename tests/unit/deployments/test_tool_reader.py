@@ -5,12 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chairlift.deployments.tool_formats import HERMES, LLAMA3, MISTRAL
+from chairlift.deployments.tool_formats import HERMES, LLAMA3, MISTRAL, MISTRAL_ARGS
 from chairlift.deployments.tool_reader import ToolReader, whole_calls
 
 NAMES = ("look", "tell")
 LOOK = '{"name": "look", "arguments": {"at": "a } \\" b", "n": [1, {}]}}'
 TELL = '{"arguments":{}, "name":"tell"}'
+AT = '{"at": "a } \\" b", "n": [1, {}]}'
 ARGUMENTS = {"look": {"at": 'a } " b', "n": [1, {}]}, "tell": {}}
 
 
@@ -28,6 +29,15 @@ CALLING = [
     (MISTRAL, f"[{LOOK}]", "", ["look"]),
     (MISTRAL, f" [TOOL_CALLS] [{LOOK}, {TELL}]", "", ["look", "tell"]),
     (MISTRAL, f"[TOOL_CALLS]{LOOK}", "", ["look"]),
+    (MISTRAL_ARGS, f"look{AT}", "", ["look"]),
+    (MISTRAL_ARGS, f"look{AT}tell{{}}", "", ["look", "tell"]),
+    (MISTRAL_ARGS, f"[TOOL_CALLS]look[ARGS]{AT}", "", ["look"]),
+    (MISTRAL_ARGS, f" [TOOL_CALLS]look[ARGS] {AT}[TOOL_CALLS]tell[ARGS]{{}}", "", ["look", "tell"]),
+    (MISTRAL_ARGS, f"[TOOL_CALLS]tell[CALL_ID]a1B2c3D4e[ARGS]{{}} look{AT}", "", ["tell", "look"]),
+    (MISTRAL_ARGS, f"tella1B2c3D4e{{}}look{AT} done", "done", ["tell", "look"]),
+    (MISTRAL_ARGS, "tell{} tel", "tel", ["tell"]),
+    (MISTRAL_ARGS, f"[TOOL_CALLS][{LOOK}]", "", ["look"]),
+    (MISTRAL, f"[TOOL_CALLS]look[ARGS]{AT}", "", ["look"]),
     (HERMES, hermes('{"name": "tell"}'), "", ["tell"]),
     (HERMES, hermes('{"name": "tell", "arguments": "{}"}'), "", ["tell"]),
 ]
@@ -43,6 +53,13 @@ TEXTS = [
     (MISTRAL, "["),
     (MISTRAL, '[{"name": "other", "arguments": {}}] end'),
     (MISTRAL, "[TOOL"),
+    (MISTRAL_ARGS, "look"),
+    (MISTRAL_ARGS, "look, {"),
+    (MISTRAL_ARGS, "look[ARG"),
+    (MISTRAL_ARGS, "tell[CALL_ID]1"),
+    (MISTRAL_ARGS, "tella1B2c3D4 {}"),
+    (MISTRAL_ARGS, "look {braces}"),
+    (MISTRAL_ARGS, "[TOOL_CALLS]other[ARGS]{}"),
 ]
 
 
@@ -72,7 +89,7 @@ def test_calls_are_found_however_the_text_comes(form, text, said, names, size):
     for call in calls:
         assert call["type"] == "function"
         assert re.fullmatch(
-            "[A-Za-z0-9]{9}" if form is MISTRAL else "call_[0-9a-f]{24}", call["id"]
+            "[A-Za-z0-9]{9}" if form in (MISTRAL, MISTRAL_ARGS) else "call_[0-9a-f]{24}", call["id"]
         )
 
 
@@ -90,6 +107,17 @@ def test_arguments_come_as_they_are_written():
     (more,) = reader.feed('re"').calls
     assert (more.call, more.id, more.name, more.arguments) == (0, None, None, 're"')
     assert reader.feed("}}\n</tool_call>").calls[0].arguments == "}"
+
+
+def test_arguments_behind_a_name_come_as_they_are_written_and_end_where_they_break():
+    reader = ToolReader(MISTRAL_ARGS, NAMES)
+    assert reader.feed("[TOOL_CALLS]look[ARGS]{").calls == ()
+    (opening,) = reader.feed('"at": "he').calls
+    assert (opening.name, opening.arguments) == ("look", '{"at": "he')
+    (more,) = reader.feed('re", x').calls
+    assert (more.id, more.arguments) == (None, 're", ')
+    assert reader.feed("", last=True).text == ""
+    assert read(MISTRAL_ARGS, [('look{"at": 1, x y', False), ("", True)])[0] == "x y"
 
 
 def test_a_call_that_is_cut_off_keeps_what_there_is():
@@ -114,13 +142,28 @@ ALPHABET = [
 ]
 soup = st.lists(
     st.sampled_from(
-        [*ALPHABET, LOOK, TELL, '"name"', '"look"', '"arguments"', "\\", "x", "<", ";"]
+        [
+            *ALPHABET,
+            LOOK,
+            TELL,
+            AT,
+            "look",
+            "[ARGS]",
+            "a1B2c3D4e",
+            '"name"',
+            '"look"',
+            '"arguments"',
+            "\\",
+            "x",
+            "<",
+            ";",
+        ]
     ),
     max_size=12,
 ).map("".join)
 
 
-@given(st.sampled_from([HERMES, LLAMA3, MISTRAL]), soup, st.integers(1, 9))
+@given(st.sampled_from([HERMES, LLAMA3, MISTRAL, MISTRAL_ARGS]), soup, st.integers(1, 9))
 def test_pieces_add_up_to_the_same_as_the_whole(form, text, size):
     whole_text, whole = read(form, pieces(text, 10**6))
     cut_text, cut = read(form, pieces(text, size))

@@ -67,12 +67,22 @@ def test_without_tools_or_leave_nothing_is_called(fields):
             {"tools": [tool(parameters={"type": "strin"})], "tool_choice": "required"},
             "tools[0].function.parameters",
         ),
+        (
+            {"tools": [tool("a"), tool(strict=True, parameters={"not": {}})]},
+            "tools[1].function.parameters",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_by_its_place(fields, param):
     with pytest.raises(InvalidRequest) as error:
         use(**fields)
     assert error.value.param == param
+
+
+def test_only_what_may_be_called_can_be_strict():
+    tools = [tool(strict=True), tool("tell", strict=True, parameters={"not": {}}), tool("go")]
+    found = use(tools=tools, tool_choice=NAMED)
+    assert found is not None and found.strict == {"look"}
 
 
 def test_a_schema_that_need_not_be_kept_to_is_not_checked():

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -27,7 +28,9 @@ def ticks() -> Iterator[float]:
         now += 1.0
 
 
-def answer_to(url: str, *, timeout_s: float = 10.0, chat: bool = False) -> RequestRecord:
+def answer_to(
+    url: str, *, timeout_s: float = 10.0, chat: bool = False, ask: Ask = ASK
+) -> RequestRecord:
     async def main() -> RequestRecord:
         clock = ticks()
         async with aiohttp.ClientSession() as session:
@@ -37,7 +40,7 @@ def answer_to(url: str, *, timeout_s: float = 10.0, chat: bool = False) -> Reque
                 clock=lambda: next(clock),
                 timeout_s=timeout_s,
             )
-            return await client.send(ASK, -5.0)
+            return await client.send(ask, -5.0)
 
     return asyncio.run(main())
 
@@ -155,3 +158,35 @@ def test_a_chat_prompt_is_words_and_ignore_eos_can_be_left_out() -> None:
     body = orjson.loads(request_body(target, Lengths(9, 7), random.Random(0)))
     assert len(body["messages"][0]["content"].split()) == 9
     assert "ignore_eos" not in body and "prompt" not in body
+
+
+def test_a_client_goes_away_that_has_no_first_token_when_its_patience_is_over() -> None:
+    async def silent(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        await asyncio.sleep(60.0)
+        raise AssertionError("nobody waits for this")
+
+    # It was meant to be sent five seconds before it was.
+    record = record_of(silent, ask=replace(ASK, patience_s=5.01))
+    assert (record.failure, record.chunks) == ("gave_up", ())
+
+
+def test_who_has_a_first_token_has_patience_for_the_others() -> None:
+    async def slow(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for event in (TEXT, TEXT):
+            await response.write(b"data: " + orjson.dumps(event) + b"\n\n")
+            await asyncio.sleep(0.5)
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+    record = record_of(slow, ask=replace(ASK, patience_s=5.4))
+    assert (record.failure, len(record.chunks)) == (None, 2)
+
+
+def test_equal_texts_have_equal_digests() -> None:
+    one, same, other = (
+        record_of(events(*({"choices": [{"text": text}]} for text in texts), "[DONE]"))
+        for texts in (("a", "b"), ("ab",), ("b", "a"))
+    )
+    assert one.digest == same.digest != other.digest

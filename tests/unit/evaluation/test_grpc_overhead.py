@@ -33,6 +33,7 @@ def test_requests_are_greedy_of_exact_lengths_and_every_chunk_is_timed():
     for record in run.records:
         assert (record.failure, record.tokens, record.prompt_tokens) == (None, 5, 2)
         assert len(record.chunks) == 2
+        assert record.digest == run.records[0].digest
         assert record.sent <= record.chunks[0] <= record.chunks[1] <= record.ended
     assert {request.prompt for request in router.requests} == {(1 + each, 2) for each in range(5)}
     for request in router.requests:

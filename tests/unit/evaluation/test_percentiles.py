@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chairlift.evaluation.percentiles import Percentiles, percentiles, weighted_percentiles
+from chairlift.evaluation.percentiles import (
+    Percentiles,
+    percentiles,
+    quantile,
+    weighted_percentiles,
+)
 
 
 def test_a_percentile_is_the_smallest_value_that_covers_its_share() -> None:
@@ -37,3 +42,11 @@ def test_whole_weights_equal_repeated_values(pairs: list[tuple[float, int]]) -> 
     assert weighted is not None and single is not None
     assert weighted.mean == pytest.approx(single.mean)
     assert replace(weighted, mean=single.mean) == single
+
+
+@given(st.lists(st.integers(-99, 99), min_size=1, max_size=200))
+def test_one_quantile_is_the_one_among_the_percentiles(values: list[int]) -> None:
+    told = percentiles(map(float, values))
+    assert told is not None
+    assert (quantile(values, 0.5), quantile(values, 0.99)) == (told.p50, told.p99)
+    assert quantile([], 0.5) is None

@@ -6,7 +6,8 @@ import pytest
 
 from chairlift.cluster.protocol import TokenLogprobs
 from chairlift.evaluation.exactness_run import Answer
-from chairlift.evaluation.quality import answers, compare, requests_from, text
+from chairlift.evaluation.quality import answers, compare, model_perplexity, requests_from, text
+from chairlift.workers.model_loading import Compute
 from support.scored_fake import ScoredFake
 
 
@@ -38,3 +39,8 @@ def test_a_model_compared_with_itself_is_good() -> None:
 
 def test_the_text_is_long_enough_to_tell_one_percent() -> None:
     assert 1400 < len(text().split()) < 2000
+
+
+@pytest.mark.slow
+def test_the_embedded_model_finds_the_text_as_likely_as_ever() -> None:
+    assert model_perplexity("smollm2", Compute("auto", "float32", 2)) == pytest.approx(31.3, 0.01)

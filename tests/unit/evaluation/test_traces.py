@@ -37,13 +37,24 @@ def test_azure_rows_are_ordered_by_time_and_count_from_the_first(tmp_path: Path)
 
 def test_arena_rows(tmp_path: Path) -> None:
     assert read(tmp_path, ARENA) == [
-        Arrival(0.0, Lengths(13, 199)), Arrival(0.25, Lengths(36, 137))
+        Arrival(0.0, Lengths(13, 199), "13"), Arrival(0.25, Lengths(36, 137), "2")
+    ]  # fmt: skip
+
+
+def test_burst_gpt_rows_without_those_that_failed(tmp_path: Path) -> None:
+    text = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
+5,ChatGPT,472,18,490,Conversation log
+45,ChatGPT,1087,0,1087,Conversation log
+47,GPT-4,417,276,693,API log
+"""
+    assert read(tmp_path, text) == [
+        Arrival(0.0, Lengths(472, 18)), Arrival(42.0, Lengths(417, 276))
     ]  # fmt: skip
 
 
 def test_mooncake_lines_are_in_milliseconds_and_ask_for_at_least_one_token(tmp_path: Path) -> None:
     assert read(tmp_path, MOONCAKE) == [
-        Arrival(0.0, Lengths(40, 6)), Arrival(0.5, Lengths(30, 1))
+        Arrival(0.0, Lengths(40, 6), blocks=(0,)), Arrival(0.5, Lengths(30, 1))
     ]  # fmt: skip
 
 

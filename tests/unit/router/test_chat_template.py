@@ -8,7 +8,7 @@ from datetime import datetime
 import pytest
 
 from chairlift.cluster.errors import InvalidRequest, ModelError
-from chairlift.router.chat_template import ChatTemplate
+from chairlift.router.chat_template import MAX_SOURCE, ChatTemplate
 from chairlift.router.tokenizer import Tokenizer
 from support.vocabularies import (
     byte_level_metadata,
@@ -111,6 +111,25 @@ def test_a_template_that_is_no_jinja_is_a_model_error(source):
         ChatTemplate(source)
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% if a %}" * 200 + "{% endif %}" * 200,
+        "{% for a in messages %}" * 400 + "{% endfor %}" * 400,
+        "{{ " + "(" * 5000 + "a" + ")" * 5000 + " }}",
+        "{{ " + "[" * 150 + "]" * 150 + " }}",
+        "{{ a" + "+1" * 5000 + " }}",
+        "{{ a" + "[0]" * 5000 + " }}",
+        "{{ " + "9" * 5000 + " }}",
+        "x" * (MAX_SOURCE + 1),
+    ],
+    ids=lambda source: source[:24],
+)
+def test_a_template_that_is_too_deep_or_too_long_is_a_model_error(source):
+    with pytest.raises(ModelError, match=r"^the model's chat template [^\n]+$"):
+        ChatTemplate(source)
+
+
 TOKENIZER = tokenizer_of(byte_level_metadata("a b"))
 
 
@@ -129,6 +148,7 @@ def test_a_gguf_file_may_have_a_template(tmp_path):
         ({}, None),
         ({"tokenizer_config.json": "{}"}, None),
         ({"tokenizer_config.json": '{"chat_template": null}'}, None),
+        ({"tokenizer_config.json": '{"chat_template": [{"name": ["x"]}, 3]}'}, None),
         ({"tokenizer_config.json": '{"chat_template": "one"}'}, "one"),
         (
             {

@@ -198,6 +198,31 @@ def test_ahead_of_a_newcomer_are_late_ones_only_when_they_have_risen():
     assert queue.ahead(BATCH, "new", 1.0, 35.0) == (2, 20)
 
 
+@pytest.mark.parametrize("fair", [True, False])
+def test_every_other_turn_is_for_the_late_however_many_others_come(fair):
+    late = [Waiting("late", priority=each) for each in (BATCH, STANDARD, STANDARD)]
+    queue, _ = queue_of(*late, fair=fair)
+    queue.demote(5.0, 1.0)
+    order = []
+    for turn in range(6):
+        queue.push(Waiting(f"newcomer {turn}", priority=INTERACTIVE, queued_at=5.0))
+        item = queue.next(5.0)
+        queue.remove(item, served=True)
+        order.append(item)
+    served_late = [turn for turn, item in enumerate(order) if item in late]
+    assert served_late == [1, 3, 5]
+    assert [order[turn] for turn in served_late] == [late[1], late[2], late[0]]
+
+
+def test_turns_without_anybody_late_do_not_count():
+    queue, _ = queue_of(*(Waiting() for _ in range(8)))
+    for _ in range(7):
+        queue.remove(queue.next(0.0), served=True)
+    queue.demote(5.0, 1.0)
+    queue.push(newcomer := Waiting("u", queued_at=5.0))
+    assert queue.next(5.0) is newcomer
+
+
 def test_a_tenant_all_of_whose_items_are_late_is_not_lifted_as_if_it_had_been_away():
     queue, counters = queue_of(Waiting("busy"), Waiting("slow"))
     queue.demote(5.0, 1.0)

@@ -99,3 +99,18 @@ def test_what_is_owed_outlives_a_change_of_the_share_and_not_its_end():
     assert check(gate) == ""
     gate.obey(GuardState(3, controls=Controls(3)))
     assert not gate._accounts
+
+
+def test_while_shares_are_cut_only_those_get_in_who_can_be_served_in_time():
+    """However often they come again, which a share of what comes cannot see."""
+    gate = gate_with(admit=0.9)
+    for predicted_s in (None, 0.0, 1.0):
+        gate.check_wait(predicted_s, target_s=2.0)
+    with pytest.raises(Overloaded, match=r"in about 4\.5 s.*within 1 s") as refused:
+        gate.check_wait(4.5, target_s=2.0)
+    assert (refused.value.code, refused.value.retry_after_s) == ("admission_cut", 3.5)
+
+
+def test_nobody_is_asked_how_long_they_would_wait_where_nothing_is_cut():
+    gate_with(admit=1.0, demote_late=True).check_wait(100.0, target_s=2.0)
+    Gate().check_wait(100.0, target_s=2.0)

@@ -175,6 +175,7 @@ def test_truncation_and_padding_in_the_file_are_ignored(folder):
         ("tokenizer.json", "{", r"tokenizer\.json cannot be read"),
         ("tokenizer_config.json", "{", r"tokenizer_config\.json is not JSON"),
         ("tokenizer_config.json", "[]", "no JSON object"),
+        ("tokenizer_config.json", "[" * 100_000, "is not JSON"),
         ("tokenizer_config.json", "\xff", "is not JSON"),
     ],
 )
@@ -193,3 +194,11 @@ def test_a_tokenizer_without_a_decoder_is_refused(folder):
     backend.save(str(folder / "tokenizer.json"))
     with pytest.raises(ModelError, match="no decoder"):
         Tokenizer.load(folder)
+
+
+def test_a_vocabulary_may_have_no_added_tokens(tmp_path):
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "b": 1}, []))
+    backend.decoder = tokenizers.decoders.ByteLevel()
+    backend.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizer.load(tmp_path)
+    assert (tokenizer.vocab_size, tokenizer.encode("ab", add_special=True)) == (2, [0, 1])

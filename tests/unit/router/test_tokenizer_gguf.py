@@ -160,3 +160,10 @@ def test_sentence_piece_needs_scores():
     del metadata["tokenizer.ggml.scores"]
     with pytest.raises(ModelError, match="scores"):
         GgufVocabulary.read(metadata)
+
+
+@pytest.mark.parametrize("begin", ["a:b", "$A", "$0", "<|x:1|>", "begin", "end"])
+def test_begin_and_end_may_be_spelt_like_a_place_in_a_template(begin):
+    metadata = byte_level_metadata("a b", add_bos_token=True, add_eos_token=True)
+    metadata["tokenizer.ggml.tokens"][0] = begin
+    assert entries(metadata, "b", add_special=True) == [begin, "b", "<|end|>"]

@@ -14,6 +14,7 @@ from chairlift.cluster.proto import worker_pb2 as pb
 from chairlift.cluster.proto import worker_pb2_grpc as pb_grpc
 from chairlift.cluster.protocol import PROTOCOL_VERSION
 from chairlift.router.ledgers import Ledgers
+from chairlift.router.passport import Passport
 from chairlift.workers.server import WorkerServer
 from support.engines import Rig
 from support.ledgers import record
@@ -67,7 +68,7 @@ def test_with_the_token_a_router_is_welcome() -> None:
         await call.write(pb.ToWorker(hello=hello))
         assert (await call.read()).HasField("welcome")
         call.cancel()
-        assert await Ledgers(lambda: {"r": endpoint}, TOKEN).fetch("r")
+        assert await Ledgers(lambda: {"r": endpoint}, Passport(TOKEN)).fetch("r")
         with pytest.raises(Unavailable, match="UNAUTHENTICATED"):
             await Ledgers(lambda: {"r": endpoint}).fetch("r")
 

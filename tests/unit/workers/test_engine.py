@@ -168,6 +168,21 @@ class TestCancel:
         rig.engine.step(), rig.engine.step()
         assert rig.planned() == [2]
 
+    def test_at_the_brim_again_and_again_leaves_room(self):
+        """Seats and waiting places all taken, half of them given up, most while others wait."""
+        rig = Rig(Controls(max_sequences=4, token_budget=8), info=replica_info(blocks_total=12))
+        for turn in range(20):
+            handles = range(100 * turn, 100 * turn + 12)
+            for handle in handles:
+                rig.submit(handle, range(1, 12), max_tokens=6)
+            assert rig.intake.submit(0, submission(99_999)).refusal is Refusal.QUEUE_FULL
+            for handle in handles[turn % 2 :: 2]:
+                rig.intake.cancel(0, [handle])
+                rig.engine.step()
+            rig.run_until_idle()
+            assert (rig.intake.num_open, rig.engine.load.blocks_used) == (0, 0)
+        assert len([heard for heard in rig.heard.values() if heard.endings]) == 20 * 12
+
 
 class TestLeave:
     def test_nothing_is_told_to_a_stream_that_left(self, rig):

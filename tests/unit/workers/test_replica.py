@@ -1,6 +1,7 @@
 """The whole of a replica, with an engine that computes nothing."""
 
 import asyncio
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine
@@ -8,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from chairlift.cluster.config import ServiceConfig, load_config
+from chairlift.cluster.grammar import json_grammar
 from chairlift.cluster.model_files import read_spec, resolve_model
 from chairlift.cluster.protocol import FinishReason
+from chairlift.cluster.vocabulary import Vocabulary
 from chairlift.router.ledgers import Ledgers
 from chairlift.workers.kv_cache import blocks_for
 from chairlift.workers.ledger_file import parse_ledger
@@ -18,6 +21,7 @@ from chairlift.workers.riders import riders
 from chairlift.workers.simulated_runner import simulated_token
 from support.rank_replicas import needs_shared_memory, two_rank_replica
 from support.raw_stream import raw_stream, submit
+from support.tiny_llama import random_weights, write_folder
 
 MEMORY = 64 * 1024**2
 
@@ -148,6 +152,62 @@ def test_two_ranks_serve_as_one_and_end_in_order():
             await first.stop()
             await second.ended()
             assert [rank.fault() for rank in replica.ranks] == ["the engine's thread has ended"] * 2
+
+    asyncio.run(main())
+
+
+LETTERS = b'{}[]":, -0123456789abcdefghijklnorstu'
+"""The text of each token of the tiny model, from the third on; the second ends outputs."""
+
+
+def letters() -> Vocabulary:
+    tokens = (b"<0>", b"<1>", b"<2>", *(bytes([letter]) for letter in LETTERS))
+    return Vocabulary(
+        tokens, frozenset({0, 1, 2}), lambda text: [LETTERS.index(b) + 3 for b in text.encode()]
+    )
+
+
+@needs_shared_memory
+def test_two_ranks_that_compute_a_model_follow_a_grammar_as_one_does(tmp_path):
+    """A rank that took another token would differ in its next plan, and end the group."""
+    schema = {
+        "type": "object",
+        "properties": {"id": {"type": "integer"}, "kind": {"enum": ["red", "blue"]}},
+        "required": ["id", "kind"],
+        "additionalProperties": False,
+    }
+    wanted = [
+        submit(i, (5, 6 + i), max_tokens=100, seed=i, grammar=json_grammar(schema))
+        for i in range(1, 5)
+    ]
+    settings = {
+        "model.path": str(write_folder(tmp_path, random_weights())),
+        "engine.simulated_step_ms": None,
+        "engine.kv_memory": "1MiB",
+    }
+
+    async def told(endpoint: str) -> dict[int, list[int]]:
+        async with raw_stream(endpoint) as stream:
+            await stream.send(*wanted, submit(9, (5, 6), max_tokens=20, seed=9))
+            await stream.read_until(lambda: len(stream.finishes) == 5)
+            for handle, finish in stream.finishes.items():
+                assert (finish is FinishReason.STOP) or handle == 9
+            return stream.tokens
+
+    async def main() -> None:
+        config = simulated(**settings)
+        alone = Replica(config, "r", lambda progress: None, read_vocabulary=letters)
+        await asyncio.to_thread(alone.build)
+        whole = await told(await alone.start("127.0.0.1"))
+        await alone.stop()
+        config = simulated(**settings, **{"workers.tensor_parallel": 2})
+        async with two_rank_replica(config, read_vocabulary=letters) as replica:
+            assert await told(replica.endpoint) == whole
+            assert [rank.fault() for rank in replica.ranks] == [None, None]
+        for i in range(1, 5):
+            fields = json.loads(bytes(LETTERS[token - 3] for token in whole[i][:-1]))
+            assert list(fields) == ["id", "kind"] and fields["kind"] in ("red", "blue")
+        assert len({tuple(tokens) for tokens in whole.values()}) == 5
 
     asyncio.run(main())
 

@@ -57,8 +57,22 @@ def assert_equal(found: Mapping[str, Matrix], expected: Mapping[str, Matrix]) ->
             assert torch.equal(mine, matrix), name
 
 
-@pytest.mark.parametrize("keep", [frozenset(), EVERY], ids=["decoded", "as it is"])
-@pytest.mark.parametrize("size", [2, 3, 9])
+@pytest.mark.parametrize(
+    ("size", "keep"),
+    [
+        pytest.param(2, frozenset(), id="2-decoded"),
+        pytest.param(3, EVERY, id="3-as it is"),
+        *(
+            pytest.param(size, keep, id=f"{size}-{name}", marks=pytest.mark.slow)
+            for size, keep, name in (
+                (2, EVERY, "as it is"),
+                (3, frozenset(), "decoded"),
+                (9, frozenset(), "decoded"),
+                (9, EVERY, "as it is"),
+            )
+        ),
+    ],
+)
 def test_the_embedded_models_parts_are_the_model(size: int, keep: frozenset[str]) -> None:
     spec = read_spec(resolve_model("smollm2"))
     whole = load_weights(spec, lambda _done: None, keep=keep)

@@ -14,6 +14,7 @@ from chairlift.kernels.cpu.build import (
     CompilerMissing,
     Processor,
     build,
+    describe,
     processors,
 )
 
@@ -56,6 +57,15 @@ def test_the_second_build_compiles_nothing(little, tmp_path):
     assert build(little[1], compiler=compiler) == first
     assert log.read_text().splitlines() == ["--version"]
     assert [file.name for file in little[1].iterdir()] == [first.name]
+
+
+@needs_compiler
+def test_a_library_says_how_it_was_made(little):
+    library = build(little[1], kind=PORTABLE)
+    told = describe(library)
+    assert told["library"] == library.name
+    assert told["compiler"]
+    assert "-ffp-contract=off" in told["flags"].split()
 
 
 @needs_compiler
