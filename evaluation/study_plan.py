@@ -12,11 +12,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from chairlift.cluster.errors import ConfigError
 from chairlift.cluster.protocol import Batching
+from chairlift.cluster.yaml_text import parse_yaml, read_yaml
 from chairlift.evaluation.arrivals import parse_arrivals
 from chairlift.evaluation.lengths import parse_lengths
 
@@ -364,19 +364,15 @@ class Plan(_Part):
 
 def load_plan(file: Path) -> Plan:
     """Read a plan. Raises ConfigError, which names the file and the field."""
-    try:
-        text = file.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the plan {file}: {error}") from None
-    return parse_plan(text, str(file))
+    return _checked(read_yaml(file), str(file))
 
 
 def parse_plan(text: str, name: str) -> Plan:
     """The same of a text; ``name`` stands in errors."""
-    try:
-        fields = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{name}: {error}") from None
+    return _checked(parse_yaml(text, name), name)
+
+
+def _checked(fields: object, name: str) -> Plan:
     try:
         return Plan.model_validate(fields)
     except ValidationError as error:

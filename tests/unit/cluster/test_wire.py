@@ -155,6 +155,6 @@ def test_a_replica_that_could_run_nothing_is_refused(field: str) -> None:
     info = replica_info()
     message = wire.welcome_to_wire(info)
     assert wire.welcome_from_wire(message) == info
-    message.ClearField(field)  # type: ignore[arg-type]
+    message.ClearField(field)  # type: ignore[arg-type]  # the stubs want a literal
     with pytest.raises(ValueError, match=f"welcome: {field} must"):
         wire.welcome_from_wire(message)
