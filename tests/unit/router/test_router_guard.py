@@ -171,3 +171,25 @@ def test_who_waits_too_long_goes_after_who_can_still_be_in_time():
         assert order == ["fresh", "late"]
 
     with_router(scenario, max_sequences=1, router={"look_ahead": 0, "promote_after_s": 600.0})
+
+
+def test_under_a_cut_who_would_be_late_is_turned_away_at_the_door():
+    """Its tenant's share would let it in: what stands before it is too much."""
+
+    async def scenario(router, replica):
+        replica.gate.close()
+        flights = [await submit(router, request(max_tokens=2))]
+        flights += [router.submit(of()) for _ in range(3)]
+        now = router._clock()
+        for second in range(8):  # one starts each second, as far as the router knows
+            router._accounts.starts.started(now - 8.0 + second, 1, waiting=True)
+        flights.append(router.submit(of("before")))
+        router.obey(state_of(replica, 1, admit=0.99))
+        assert refusal(router, of("newcomer")) == "admission_cut"
+        router.obey(state_of(replica, 2))
+        flights.append(router.submit(of("newcomer")))
+        replica.gate.open()
+        await asyncio.gather(*map(read_all, flights))
+        assert ended(router) == {"finished": 6, "rejected": 1}
+
+    with_router(scenario, max_sequences=1, router={"look_ahead": 0})
