@@ -17,6 +17,7 @@ from chairlift.evaluation.flags import count
 from chairlift.evaluation.study_loop import run_rounds
 from chairlift.evaluation.study_plan import load_plan
 from chairlift.evaluation.study_provenance import make_manifest
+from chairlift.evaluation.study_quality import quality_of
 from chairlift.evaluation.study_registry import open_sealed, part_of, register, standing
 from chairlift.evaluation.study_report import write_reports
 from chairlift.evaluation.study_store import Entry, Result, ResultFolder
@@ -122,7 +123,7 @@ def _study(arguments: argparse.Namespace, sealed: list[Path]) -> int:
         manifest = make_manifest(plan, stands.sha256, arguments.traces, _command())
         opening = open_sealed(arguments.plan, plan, sealed) if sealed else None
         entry = Entry(stands, opening, arguments.rounds or plan.rounds)
-        store.begin(content, entry, manifest)
+        store.begin(content, entry, {**manifest, "quality": quality_of(plan.target)})
     try:
         run_rounds(store, arguments.traces)
     except KeyboardInterrupt:

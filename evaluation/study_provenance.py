@@ -28,7 +28,7 @@ from chairlift.evaluation.study_plan import (
     Trace,
 )
 
-__all__ = ["code_version", "hash_model", "hash_traces", "make_manifest"]
+__all__ = ["code_version", "hash_model", "hash_traces", "make_manifest", "surroundings"]
 
 _ROOT = Path(__file__).resolve().parents[1]
 """Of the code: a repository, or the folder of an installed package."""
@@ -79,19 +79,26 @@ def make_manifest(
     Raises:
         ConfigError, ModelError: what the plan names is not there, or not as it must be.
     """
-    commit, dirty = code_version()
     return {
         "command": command,
         "plan": {"sha256": plan_sha256},
         "traces": hash_traces(plan, traces),
         "model": hash_model(plan.target),
+        **surroundings(plan),
+        "seeds": {"plan": plan.seed},
+    }
+
+
+def surroundings(plan: Plan) -> dict[str, object]:
+    """The part of it that has nothing of traces and weights: code, versions, machine, settings."""
+    commit, dirty = code_version()
+    return {
         "configuration": _configuration(plan),
         "policy": _policy(plan),
         "code": {"commit": commit, "dirty": dirty, "sha256": _hash_code()},
         "versions": _versions(),
         "machine": _machine(),
         "kernels": _kernels(plan.target),
-        "seeds": {"plan": plan.seed},
     }
 
 

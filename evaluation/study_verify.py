@@ -13,7 +13,8 @@ from typing import cast
 
 from chairlift.cluster.errors import StartupError
 from chairlift.evaluation.study_files import Change, changes, flatten, to_tree
-from chairlift.evaluation.study_provenance import hash_model, hash_traces, make_manifest
+from chairlift.evaluation.study_provenance import hash_model, hash_traces, surroundings
+from chairlift.evaluation.study_quality import quality_of
 from chairlift.evaluation.study_store import FILES, Result, ResultFolder
 from chairlift.evaluation.study_summary import find
 
@@ -62,6 +63,7 @@ def verify(folder: Path, traces: Path | None) -> list[Check]:
         *_check_times(result),
         *_check_traces(result, traces),
         _check_model(result),
+        *_check_quality(result),
         *_check_surroundings(result),
     ]
 
@@ -73,8 +75,8 @@ def diff(before: Path, after: Path) -> list[Change]:
 
 
 def changed_inputs(before: Mapping[str, object], after: Mapping[str, object]) -> list[Change]:
-    """Of two manifests; how the command was written is no input."""
-    old, new = ({**each, "command": None} for each in (before, after))
+    """Of two manifests; neither how the command was written nor what was measured is an input."""
+    old, new = ({**each, "command": None, "quality": None} for each in (before, after))
     return changes(old, new)
 
 
@@ -152,11 +154,23 @@ def _check_model(result: Result) -> Check:
     return Check("model", Found.SAME)
 
 
+def _check_quality(result: Result) -> Iterator[Check]:
+    """The perplexity, which the same weights and arithmetic give again, to the last digit."""
+    noted = result.manifest.get("quality")
+    if not noted:
+        return
+    try:
+        told = changes(noted, quality_of(result.plan.target))
+    except StartupError as error:
+        yield Check("quality", Found.CANNOT, str(error))
+        return
+    yield Check("quality", Found.OTHER_HERE if told else Found.SAME, "; ".join(map(str, told)))
+
+
 def _check_surroundings(result: Result) -> Iterator[Check]:
     """Code, versions and machine: whether a new run here would be the same study."""
-    here = make_manifest(result.plan, result.entry.standing.sha256, None, "")
-    for name in ("code", "versions", "machine", "kernels", "configuration", "policy"):
-        told = changes(result.manifest.get(name), here[name])
+    for name, part in surroundings(result.plan).items():
+        told = changes(result.manifest.get(name), part)
         if told:
             yield Check(name, Found.OTHER_HERE, "; ".join(map(str, told[:_SHOWN])))
         else:

@@ -135,7 +135,7 @@ def provenance(result: Result) -> list[tuple[str, str]]:
     if opening is not None:
         told.append(("sealed sets", f"opened {opening.at}" if opening.first else
                      f"opened before, first {opening.at}"))  # fmt: skip
-    for name in ("command", "traces", "model", "code", "machine", "kernels", "versions"):
+    for name in ("command", "traces", "model", "quality", "code", "machine", "kernels", "versions"):
         part = result.manifest.get(name)
         if isinstance(part, dict):
             part = ", ".join(

@@ -91,7 +91,9 @@ def finished_study(folder: Path, plan_file: Path) -> ResultFolder:
     """The folder of a study that was run and judged."""
     store, plan, stands = ResultFolder(folder), load_plan(plan_file), standing(plan_file)
     manifest = make_manifest(plan, stands.sha256, None, "chairlift evaluate run small.yaml")
-    store.begin(plan_file.read_bytes(), Entry(stands, None, plan.rounds), manifest)
+    store.begin(
+        plan_file.read_bytes(), Entry(stands, None, plan.rounds), {**manifest, "quality": {}}
+    )
     for run in small_runs(plan, plan.rounds):
         store.add(run)
     store.judge(find(plan, store.read().runs).as_tree())

@@ -78,3 +78,8 @@ def test_what_changed_between_two_results_is_named(tmp_path: Path, store: Result
     assert told.pop("plan.seats") == told.pop("configuration.replica.seats") == (4, 5)
     assert told.pop("plan.seed") == told.pop("seeds.plan") == (1, 3)
     assert list(told) == ["plan.sha256"]
+
+
+def test_a_perplexity_that_is_another_here_is_told(store: ResultFolder) -> None:
+    replace(store.path / "manifest.json", b'"quality": {}', b'"quality": {"perplexity": 31.5}')
+    assert found(store)["quality"] is Found.OTHER_HERE
