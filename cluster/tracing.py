@@ -104,11 +104,15 @@ class Tracer:
     """
 
     def __init__(
-        self, provider: TracerProvider, clock: Callable[[], float] = time.monotonic
+        self,
+        provider: TracerProvider,
+        exporter: SpanExporter,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.clock = clock
         self.sdk = provider.get_tracer("chairlift")
         self._provider = provider
+        self._exporter = exporter
 
     def begin(self, name: str, parent: TraceParent | None, at: float) -> OpenSpan:
         return OpenSpan(self, name, parent, at)
@@ -119,6 +123,8 @@ class Tracer:
         closing = threading.Thread(target=self._provider.shutdown, daemon=True)
         closing.start()
         closing.join(CLOSE_TIMEOUT_S)
+        if closing.is_alive():  # it tries again and again, until it is told to stop
+            self._exporter.shutdown()
 
 
 def start_tracing(
@@ -137,6 +143,7 @@ def start_tracing(
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
     from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
+    exporter = exporter or _exporter(config.endpoint)
     # No thread of the SDK's may keep a process from its end.
     provider = TracerProvider(
         ParentBased(TraceIdRatioBased(config.sample)),
@@ -145,13 +152,13 @@ def start_tracing(
     )
     provider.add_span_processor(
         BatchSpanProcessor(
-            exporter or _exporter(config.endpoint),
+            exporter,
             max_queue_size=MAX_QUEUED,
             max_export_batch_size=MAX_BATCH,
             schedule_delay_millis=SEND_EVERY_MS,
         )
     )
-    return Tracer(provider)
+    return Tracer(provider, exporter)
 
 
 def _exporter(endpoint: str) -> SpanExporter:
@@ -167,8 +174,11 @@ def _exporter(endpoint: str) -> SpanExporter:
         def __init__(self) -> None:
             self._exporter = OTLPSpanExporter(address, timeout=otlp.SEND_TIMEOUT_S)
             self._warned = False
+            self._closed = False
 
         def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+            if self._closed:
+                return SpanExportResult.FAILURE
             result = self._exporter.export(spans)
             if result is not SpanExportResult.SUCCESS and not self._warned:
                 self._warned = True
@@ -176,6 +186,9 @@ def _exporter(endpoint: str) -> SpanExporter:
             return result
 
         def shutdown(self) -> None:
+            if self._closed:
+                return
+            self._closed = True
             self._exporter.shutdown()  # type: ignore[no-untyped-call]  # the library has no type for it
 
     return Exporter()

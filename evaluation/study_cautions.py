@@ -18,6 +18,8 @@ __all__ = ["cautions"]
 
 _NOTABLY_LESS = 0.01
 _LENGTHS_LIKE = (0.9, 1.1)
+_BESIDE = 0.05
+"""Of the processors' time; what others have of it, runs do not."""
 
 
 def cautions(
@@ -35,6 +37,7 @@ def cautions(
         _fewer_completed(threshold, there),
         _other_lengths(threshold, there),
         _over_ceiling(plan, threshold, there, estimate),
+        _beside_others(there),
         _other_rounds(plan, len(pairs)),
     )
     return tuple(each for each in told if each is not None)
@@ -105,6 +108,18 @@ def _over_ceiling(
     return (
         f"output lengths allow at most {highest:.2f} at equal seats: what is above it is a fault in"
         f" {threshold.over}, or comes of prompts that shared steps with decoding"
+    )
+
+
+def _beside_others(pairs: Sequence[tuple[Run, Run]]) -> str | None:
+    runs = [run for one, other in pairs for run in ((one,) if one is other else (one, other))]
+    shares = [run.use.others or 0.0 for run in runs]
+    busy = [share for share in shares if share > _BESIDE]
+    if not busy:
+        return None
+    return (
+        f"in {len(busy)} of {len(shares)} runs others had more than {_BESIDE:.0%} of the processors"
+        f", up to {max(busy):.0%}"
     )
 
 

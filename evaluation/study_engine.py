@@ -30,6 +30,7 @@ from chairlift.evaluation.study_arm import (
 )
 from chairlift.evaluation.study_energy import EnergyMeter
 from chairlift.evaluation.study_feed import Feed
+from chairlift.evaluation.study_others import OthersMeter
 from chairlift.evaluation.study_plan import Arm, EngineTarget, Plan, Planted
 from chairlift.evaluation.study_run import Outcome, Ride, Run, Use
 from chairlift.evaluation.study_use import Meter, use_of
@@ -166,7 +167,7 @@ def play_engine(asked: Sequence[Asked], arm: Arm, sizes: Sizes, model: Model) ->
     intake = Intake(_info(sizes, len(asked), model))
     scheduler = _scheduler(arm, sizes)
     slow = arm.planted is Planted.SLOW_GENERATOR
-    energy = EnergyMeter()
+    energy, others = EnergyMeter(), OthersMeter()
     feed = Feed(asked, intake, at.clock, DELAY_S if slow else 0.0)
     watch = _Watch(feed, scheduler, sizes, model, intake, arm.planted)
     engine = Engine(scheduler, watch, intake, watch.take, at.clock)
@@ -188,6 +189,7 @@ def play_engine(asked: Sequence[Asked], arm: Arm, sizes: Sizes, model: Model) ->
         preemptions=engine.load.preemptions,
         recomputed=engine.load.tokens_recomputed,
         energy_j=energy.joules(),
+        others=others.share(),
     )
     return Played(outcomes, use, tuple(meter.rides), seconds)
 

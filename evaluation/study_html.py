@@ -32,12 +32,14 @@ from chairlift.evaluation.study_summary import (
     pairs,
     rows,
     where_worse,
+    within_runs,
     worse_groups,
 )
 from chairlift.evaluation.study_svg import COLOURS
 from chairlift.evaluation.study_wording import (
     LOSS_HEAD,
     VERDICT_HEAD,
+    WITHIN,
     about_plan,
     headline,
     loss_row,
@@ -47,6 +49,7 @@ from chairlift.evaluation.study_wording import (
     unit_of,
     verdict_row,
     why_lost,
+    within_table,
 )
 
 __all__ = ["page"]
@@ -245,6 +248,8 @@ def _measures(result: Result, findings: Findings, workload: str) -> str:
         for row in rows(plan, findings.counting)
         if row.workload == workload
     }
+    runs = [run for run in findings.counting_runs if run.workload == workload]
+    within = within_runs(plan, runs)
     first = [cells for name, cells in everything.items() if name.partition("[")[0] in _FIRST]
     head = ("measure", *plan.arms)
     return (
@@ -252,6 +257,9 @@ def _measures(result: Result, findings: Findings, workload: str) -> str:
         + _table(head, [("completed/offered", *shares), *first], "numbers")
         + "<details><summary>all measures</summary>"
         + _table(head, everything.values(), "numbers")
+        + "</details>"
+        + f"<details><summary>{WITHIN}</summary>"
+        + _table(head, within_table(within, list(plan.arms)), "numbers")
         + "</details>"
     )
 

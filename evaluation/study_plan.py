@@ -301,11 +301,13 @@ class Stop(_Part):
             shortest target for first tokens.
         failed_share: … or where a larger share of what was offered failed (refusals and clients
             that gave up are answers, not failures).
+        others_share: … or where others had a larger share of the processors.
         wall_s: begin no further round after so long.
     """
 
     lag_share: Positive = 0.01
     failed_share: Positive = 0.05
+    others_share: Positive | None = None
     wall_s: Positive | None = None
 
 

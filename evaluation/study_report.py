@@ -11,10 +11,18 @@ from chairlift.evaluation.study_files import to_tree, write_tree, write_whole
 from chairlift.evaluation.study_html import page
 from chairlift.evaluation.study_measures import worst
 from chairlift.evaluation.study_store import Result
-from chairlift.evaluation.study_summary import Findings, losses, rows, where_worse, worse_groups
+from chairlift.evaluation.study_summary import (
+    Findings,
+    losses,
+    rows,
+    where_worse,
+    within_runs,
+    worse_groups,
+)
 from chairlift.evaluation.study_wording import (
     LOSS_HEAD,
     VERDICT_HEAD,
+    WITHIN,
     about_plan,
     headline,
     loss_row,
@@ -24,6 +32,7 @@ from chairlift.evaluation.study_wording import (
     unit_of,
     verdict_row,
     why_lost,
+    within_table,
 )
 
 __all__ = ["markdown", "tree", "write_reports"]
@@ -49,6 +58,7 @@ def tree(result: Result, findings: Findings) -> dict[str, object]:
         **findings.as_tree(),
         **to_tree({
             "rows": rows(plan, findings.counting),
+            "within_runs": within_runs(plan, findings.counting_runs),
             "worse": where_worse(plan, findings.counting),
             "worse_groups": worse_groups(plan, findings.counting_runs),
                 "losses": losses(plan, result.runs),
@@ -104,6 +114,7 @@ def _groups(findings: Findings) -> Iterator[str]:
 def _measures(result: Result, findings: Findings) -> Iterator[str]:
     plan = result.plan
     everything = rows(plan, findings.counting)
+    within = within_runs(plan, findings.counting_runs)
     for workload in plan.workloads:
         done = {each.arm: each for each in losses(plan, result.runs) if each.workload == workload}
         yield f"## {workload}\n"
@@ -123,6 +134,9 @@ def _measures(result: Result, findings: Findings) -> Iterator[str]:
                 ),
             ],
         )  # fmt: skip
+        yield f"{WITHIN}\n"
+        of_it = [each for each in within if each.workload == workload]
+        yield from _table(("measure", *plan.arms), within_table(of_it, list(plan.arms)))
 
 
 def _worst(result: Result) -> Iterator[str]:

@@ -91,6 +91,7 @@ class Use:
         seats, kv, budget: shares in use of seats, KV cache and token budget.
         preemptions, recomputed: sequences preempted, and tokens computed again.
         energy_j: of the processor or device, where it can be read.
+        others: share of the machine's processors that what is not the study's had.
     """
 
     steps: int | None = None
@@ -100,6 +101,7 @@ class Use:
     preemptions: int | None = None
     recomputed: int | None = None
     energy_j: float | None = None
+    others: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ from chairlift.evaluation.load_run import checked, completion_ask
 from chairlift.evaluation.records import RequestRecord
 from chairlift.evaluation.study_arm import DELAY_S, Lone, arm_of, longest
 from chairlift.evaluation.study_energy import EnergyMeter
+from chairlift.evaluation.study_others import OthersMeter, family_s
 from chairlift.evaluation.study_plan import Arm, Plan, Planted, ServiceTarget
 from chairlift.evaluation.study_run import Fate, Outcome, Run, Use
 from chairlift.evaluation.study_work import Asked
@@ -80,7 +81,7 @@ class ServiceRuns:
             seconds=last_s - first_s,
             replicas=_replicas(self._target),
             outcomes=played.outcomes,
-            use=Use(preemptions=preemptions, energy_j=played.energy_j),
+            use=Use(preemptions=preemptions, energy_j=played.energy_j, others=played.others),
             moves=moves,
         )
 
@@ -177,6 +178,7 @@ class _Played:
     began_at: float
     outcomes: tuple[Outcome, ...]
     energy_j: float | None
+    others: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,16 +208,17 @@ async def _play(
         ordered = sorted(asked, key=lambda each: (each.at_s, each.number))
         # Made beforehand, so that the client has little to do meanwhile.
         written = [_written(door, each, index * late_s) for index, each in enumerate(ordered)]
-        began_at, begin_s, energy = time.time(), clock(), EnergyMeter()
+        began_at, begin_s = time.time(), clock()
+        energy, beside = EnergyMeter(), OthersMeter(family_s)
         intended_of = {each.number: begin_s + each.at_s for each in asked}
         asks = [replace(each, at=begin_s + each.at) for each in written]
         await open_loop(asks, send, lambda _record: None, clock=clock, max_in_flight=len(asks))
-        joules = energy.joules()
+        joules, others = energy.joules(), beside.share()
     outcomes = tuple(
         outcome_of(each, _since(records[each.number], begin_s), lone)
         for each in sorted(asked, key=lambda each: each.number)
     )
-    return _Played(began_at, outcomes, joules)
+    return _Played(began_at, outcomes, joules, others)
 
 
 def _since(record: RequestRecord, begin_s: float) -> RequestRecord:

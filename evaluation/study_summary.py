@@ -15,13 +15,20 @@ from statistics import median
 from typing import TypeVar
 
 from chairlift.evaluation.study_files import to_tree
-from chairlift.evaluation.study_measures import GROUPINGS, MEASURES, Measure, by_group, value
+from chairlift.evaluation.study_measures import (
+    GROUPINGS,
+    MEASURES,
+    Measure,
+    by_group,
+    run_interval,
+    value,
+)
 from chairlift.evaluation.study_plan import Plan
 from chairlift.evaluation.study_run import Fate, Run
 from chairlift.evaluation.study_verdict import Judgement, judge
 
-__all__ = ["Findings", "Loss", "Losses", "Measured", "Row", "find", "losses", "pairs", "rows",
-           "where_worse", "worse_groups"]  # fmt: skip
+__all__ = ["Findings", "Loss", "Losses", "Measured", "Row", "Within", "find", "losses", "pairs",
+           "rows", "where_worse", "within_runs", "worse_groups"]  # fmt: skip
 
 T = TypeVar("T")
 
@@ -30,6 +37,10 @@ _ALIKE = 0.02
 
 _OF_GROUPS = ("first_token_p95_s", "inter_token_p95_s", "end_to_end_p95_s")
 """Groups are too small for more, see ``study_verdict``."""
+
+_OF_RUNS = ("first_token_p50_s", "first_token_p99_s", "end_to_end_p99_s", "in_time")
+_TAIL = 0.025
+"""Left out on each side of an interval."""
 
 _NO_MERIT = frozenset({"lag_p99_s", "seats_use", "kv_use", "budget_use"})
 """Tells of the generator, or of what was used, which is not what users get."""
@@ -89,6 +100,18 @@ class Losses:
     offered: int
     completed: int
     by_why: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """How sure one run's own figure is: a bootstrap interval from blocks of its time."""
+
+    workload: str
+    measure: str
+    arm: str
+    round: int
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +223,25 @@ def worse_groups(plan: Plan, runs: Sequence[Run]) -> list[Loss]:
                 values = [(mine.get(group), theirs.get(group)) for mine, theirs in told]
                 found.append(_loss(workload, both, (name, f"{by} {group}"), values))
     return _sorted(found)
+
+
+def within_runs(plan: Plan, runs: Sequence[Run]) -> list[Within]:
+    """Intervals of the first run that each arm has on each workload.
+
+    They tell how much of a tail is chance within a run, and nothing of what differs between runs:
+    thresholds go by rounds.
+    """
+    first = {
+        (run.workload, run.arm): run
+        for run in sorted(runs, key=lambda run: run.round, reverse=True)
+    }
+    found = []
+    for workload, name, arm in product(plan.workloads, _OF_RUNS, plan.arms):
+        run = first.get((workload, arm))
+        told = None if run is None else run_interval(run, name, plan.targets[0], _TAIL)
+        if run is not None and told is not None:
+            found.append(Within(workload, name, arm, run.round, *told))
+    return found
 
 
 def _beside(

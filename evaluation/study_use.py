@@ -69,6 +69,7 @@ def use_of(
     preemptions: int,
     recomputed: int,
     energy_j: float | None = None,
+    others: float | None = None,
 ) -> Use:
     """All replicas together, over a run of ``seconds``."""
     whole = seconds * len(meters)
@@ -80,4 +81,5 @@ def use_of(
         preemptions=preemptions,
         recomputed=recomputed,
         energy_j=energy_j,
+        others=others,
     )

@@ -153,6 +153,9 @@ def _fault(plan: Plan, run: Run, lag_limit: float) -> str | None:
         return f"the generator lagged: p99 {lag:.3g} s, over {lag_limit:.3g} s{never}"
     if failed > plan.stop.failed_share:
         return f"{failed:.1%} failed, over {plan.stop.failed_share:.1%}"
+    others, most = run.use.others, plan.stop.others_share
+    if others is not None and most is not None and others > most:
+        return f"others had {others:.1%} of the processors, over {most:.1%}"
     return None
 
 

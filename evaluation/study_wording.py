@@ -5,15 +5,16 @@ Owns how numbers, thresholds and verdicts are put; knows no markup and computes 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from chairlift.evaluation.study_plan import Plan, SimulatedTarget, Threshold
 from chairlift.evaluation.study_store import Result
-from chairlift.evaluation.study_summary import Loss, Losses
+from chairlift.evaluation.study_summary import Loss, Losses, Within
 from chairlift.evaluation.study_verdict import Judgement, State, Verdict
 
-__all__ = ["LOSS_HEAD", "STATES", "VERDICT_HEAD", "about_plan", "headline", "loss_row", "number",
-           "provenance", "share", "unit_of", "verdict_row", "why_lost"]  # fmt: skip
+__all__ = ["LOSS_HEAD", "STATES", "VERDICT_HEAD", "WITHIN", "about_plan", "headline", "loss_row",
+           "number", "provenance", "share", "unit_of", "verdict_row", "why_lost",
+           "within_table"]  # fmt: skip
 
 STATES: Mapping[State, str] = {
     State.PASSED: "passed",
@@ -23,6 +24,8 @@ STATES: Mapping[State, str] = {
 }
 
 VERDICT_HEAD = ("threshold", "wanted", "found", "interval", "p", "verdict", "why")
+
+WITHIN = "How sure one run is: 95% intervals from blocks of its time, of each arm's first run."
 
 LOSS_HEAD = ("workload", "measure", "of", "over", "value", "other", "ratio")
 
@@ -155,6 +158,19 @@ def loss_row(loss: Loss) -> tuple[str, ...]:
     values = (number(loss.value), number(loss.other), f"{loss.ratio:.2f}")
     of = f"{loss.measure}, {loss.group}" if loss.group else loss.measure
     return (loss.workload, of, loss.arm, loss.over, *values)
+
+
+def within_table(within: Sequence[Within], arms: Sequence[str]) -> list[tuple[str, ...]]:
+    """A row a measure, of one workload: its interval by arm."""
+    by_place = {(each.measure, each.arm): each for each in within}
+    return [
+        (measure, *(_interval(by_place.get((measure, arm))) for arm in arms))
+        for measure in dict.fromkeys(each.measure for each in within)
+    ]
+
+
+def _interval(within: Within | None) -> str:
+    return "–" if within is None else f"{number(within.low)} to {number(within.high)}"
 
 
 def why_lost(losses: Losses) -> str:

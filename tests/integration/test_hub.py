@@ -50,7 +50,7 @@ class Load:
                     extra_body={"ignore_eos": True},
                 )
             except openai.APIError as error:
-                outcome, tokens = type(error).__name__, 0
+                outcome, tokens = f"{type(error).__name__}: {error}", 0
             else:
                 assert answer.usage is not None
                 outcome, tokens = "finished", answer.usage.completion_tokens

@@ -13,13 +13,13 @@ class MemoryTracer(Tracer):
 
     def __init__(self, sample: float = 1.0, **settings) -> None:
         provider = TracerProvider(ParentBased(TraceIdRatioBased(sample)), shutdown_on_exit=False)
-        self._exporter = InMemorySpanExporter()
-        provider.add_span_processor(SimpleSpanProcessor(self._exporter))
-        super().__init__(provider, **settings)
+        self._memory = InMemorySpanExporter()
+        provider.add_span_processor(SimpleSpanProcessor(self._memory))
+        super().__init__(provider, self._memory, **settings)
 
     @property
     def spans(self) -> list[ReadableSpan]:
-        return list(self._exporter.get_finished_spans())
+        return list(self._memory.get_finished_spans())
 
     def named(self, name: str) -> list[ReadableSpan]:
         return [span for span in self.spans if span.name == name]

@@ -1,6 +1,7 @@
 import logging
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -12,6 +13,10 @@ from support.service import free_port, wait_until
 from support.traces import MemoryTracer
 
 SAMPLED, NOT_SAMPLED = TraceParent(7, 9, sampled=True), TraceParent(7, 9, sampled=False)
+
+
+def spans_threads() -> set[threading.Thread]:
+    return {each for each in threading.enumerate() if each.name.startswith("OtelBatchSpan")}
 
 
 def test_without_an_endpoint_nothing_of_the_library_is_loaded() -> None:
@@ -68,8 +73,9 @@ def test_spans_reach_a_collector() -> None:
 
 def test_a_collector_that_is_not_there_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
     config = TracingConfig(endpoint=f"http://127.0.0.1:{free_port()}")
+    before = spans_threads()
     tracer = start_tracing(config, "here")
-    assert tracer is not None
+    assert tracer is not None and spans_threads() != before
     with caplog.at_level(logging.WARNING):
         tracer.begin("whole", None, 0.0).end(1.0, {})
         wait_until(lambda: bool(caplog.records), 30.0, "the warning")
@@ -77,3 +83,5 @@ def test_a_collector_that_is_not_there_is_told_of_once(caplog: pytest.LogCapture
             tracer.begin("another", None, 0.0).end(1.0, {})
         tracer.close()
     assert [record.name for record in caplog.records] == ["chairlift.cluster.tracing"]
+    # None goes on trying: it draws from `random`, which Hypothesis has to have for itself.
+    wait_until(lambda: not spans_threads() - before, 10.0, "the end of the SDK's threads")

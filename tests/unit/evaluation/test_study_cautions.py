@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from chairlift.evaluation.study_cautions import cautions
 from chairlift.evaluation.study_plan import Plan
-from chairlift.evaluation.study_run import Fate
+from chairlift.evaluation.study_run import Fate, Use
 from support.study_runs import outcome, plan, run
 
 FASTER = {"measure": "output_tokens_per_s", "over": "old", "at_least": 1.8}
@@ -60,6 +61,15 @@ def test_more_rounds_than_were_planned_are_marked() -> None:
     made = plan({"measure": "completed", "at_least": 1.0}, rounds=6)
     assert told(made, rounds=6) == ()
     assert "7 rounds, where the plan says 6" in told(made, rounds=7)[0]
+
+
+def test_what_others_did_meanwhile_is_told() -> None:
+    made = plan({"measure": "output_tokens_per_s", "over": "old", "at_least": 1.0})
+    alone = run("new", 0, [outcome(0)])
+    beside = replace(run("old", 0, [outcome(0)]), use=Use(others=0.381))
+    (caution,) = cautions(made, made.thresholds[0], [(alone, beside)], 1.0)
+    assert caution == "in 1 of 2 runs others had more than 5% of the processors, up to 38%"
+    assert cautions(made, made.thresholds[0], [(alone, alone)], 1.0) == ()
 
 
 def test_where_no_run_counts_there_is_nothing_to_say() -> None:

@@ -10,7 +10,14 @@ from chairlift.evaluation.study_figures import ladder, occupancy
 from chairlift.evaluation.study_html import page
 from chairlift.evaluation.study_report import markdown, write_reports
 from chairlift.evaluation.study_store import Result
-from chairlift.evaluation.study_summary import Findings, find, where_worse, worse_groups
+from chairlift.evaluation.study_summary import (
+    Findings,
+    find,
+    where_worse,
+    within_runs,
+    worse_groups,
+)
+from chairlift.evaluation.study_wording import WITHIN, number
 from support.studies import PLAN, finished_study, small_run, write_plan
 
 HOSTILE = "<script>alert(1)</script>"
@@ -30,6 +37,17 @@ def test_the_reports_say_what_was_asked_and_what_was_found(tmp_path: Path) -> No
         assert "228/240" in document
         assert "12 gave_up: no first token" in document
         assert f"SHA-256 {result.entry.standing.sha256}" in document
+
+
+def test_how_sure_one_run_is_stands_beside_the_medians(tmp_path: Path) -> None:
+    result, findings = told(tmp_path)
+    within = within_runs(result.plan, findings.counting_runs)
+    assert {(each.arm, each.round) for each in within} == {("continuous", 0), ("static", 0)}
+    assert all(each.low < each.high for each in within)
+    first = within[0]
+    for document in (markdown(result, findings), page(result, findings)):
+        assert WITHIN in document
+        assert f"{number(first.low)} to {number(first.high)}" in document
 
 
 def test_a_claim_that_fails_is_said_to_fail(tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
 from chairlift.cluster.errors import ConfigError
-from chairlift.evaluation.study_run import Fate, Outcome, Run
+from chairlift.evaluation.study_run import Fate, Outcome, Run, Use
 from chairlift.evaluation.study_verdict import State, check_measures, judge
 from support.study_runs import outcome, plan, run
 
@@ -90,6 +91,16 @@ def test_a_run_with_many_failures_is_void_but_refusals_are_answers() -> None:
     for fate, void in ((Fate.FAILED, 12), (Fate.REFUSED, 0), (Fate.GAVE_UP, 0)):
         other = outcome(9, fate=fate, tokens_s=(), ended_s=0.1)
         assert len(judge(plan(FASTER), rounds(both([*done, other]))).void_runs) == void
+
+
+def test_a_run_beside_other_work_is_void_where_the_plan_says_so() -> None:
+    def busy(number: int) -> list[Run]:
+        return [replace(each, use=Use(others=0.2)) for each in paired(2.0)(number)]
+
+    assert not judge(plan(FASTER), rounds(busy)).void_runs
+    judged = judge(plan(FASTER, stop={"others_share": 0.1}), rounds(busy))
+    assert judged.state is State.VOID
+    assert judged.void_runs[0].reason == "others had 20.0% of the processors, over 10.0%"
 
 
 def test_void_rounds_do_not_count_and_are_told() -> None:
