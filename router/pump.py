@@ -41,8 +41,11 @@ __all__ = ["Pump", "PumpParts"]
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 1.0
-"""How long a request waits until it is known whether the replicas that it lost have died."""
+LOOK_S = 5.0
+"""How long a request waits until it is known whether the replicas that it lost have died.
+
+One that a busy machine kept from speaking is back by then, and of one that hangs Serve is rid.
+"""
 
 _REAL_ENDS = (None, FinishReason.STOP, FinishReason.LENGTH)
 
