@@ -190,7 +190,8 @@ class RouterGroup:
 def _passport(config: ServiceConfig, plane: DataPlane) -> Passport:
     """What workers are shown; reads files."""
     tls = config.workers.tls
-    return Passport(plane.token, None if tls is None else RouterEnd(tls).newest)
+    token = plane.find_token(config.workers)
+    return Passport(token, None if tls is None else RouterEnd(tls).newest)
 
 
 def _log_at_once() -> None:
