@@ -96,13 +96,12 @@ class DrillCluster:
         )
 
     def add_nodes(self, number: int) -> None:
-        """Start so many, and wait until all are there."""
+        """Start so many, one after the other, for in one folder they name their sockets."""
         for _ in range(number):
             host = self.network.host(f"node {len(self.nodes) + 1}")
             self._ray_start(host, "--address", f"{self.head.address}:{RAY_PORT}", "--num-cpus", "1")
             self.nodes.append(host)
-        wanted = {host.address for host in self.nodes[-number:]}
-        wait_until(lambda: wanted <= self._ray_nodes(), NODE_DEADLINE_S, "the nodes are there")
+            self._wait_for(host)
 
     def deploy(self, config: Mapping[str, Any], **numbers: int) -> None:
         """Start the service, or change it.
@@ -176,6 +175,11 @@ class DrillCluster:
             *("--node-ip-address", host.address, "--object-store-memory", str(OBJECT_STORE)),
             *words,
             output=self.folder / host.name.replace(" ", ""),
+        )
+
+    def _wait_for(self, host: Host) -> None:
+        wait_until(
+            lambda: host.address in self._ray_nodes(), NODE_DEADLINE_S, f"{host.name} is there"
         )
 
     def _ray_nodes(self) -> set[str]:
