@@ -292,6 +292,9 @@ class WorkersConfig(Section):
     tls: StreamTlsConfig | None = None
     """Without it the streams from routers are plain text, which the cluster's token protects from
     strangers, but not from listeners."""
+    token_file: str | None = None
+    """With the cluster's token, on each node; without one it is in ``$CHAIRLIFT_CLUSTER_TOKEN``,
+    except for ``chairlift serve``, which draws it with each start."""
 
 
 class TracingConfig(Section):

@@ -29,6 +29,7 @@ COMMANDS = {
         "write a Grafana dashboard and alert rules for Prometheus",
     ),
     "key": ("deployments.key", "make an API key for a tenant"),
+    "env": ("deployments.env", "print what Ray needs in the environment of a cluster's nodes"),
     "doctor": ("deployments.doctor", "say what this machine can run"),
     "ledger": ("deployments.ledger", "show what a ledger file holds"),
     "replay": ("deployments.replay", "decide everything in a ledger again, and compare"),

@@ -134,6 +134,7 @@ class HttpApp:
             **ApiDocs(self.model_name).endpoints(),
             **TokenDoor(self.front, self.config).endpoints(),
             "/health": ("GET", self._health),
+            "/-/healthz": ("GET", self._alive),
             "/metrics": ("GET", self._metrics),
             "/metrics/cluster": ("GET", dashboard.metrics),
             "/v1/models": ("GET", self._models),
@@ -199,6 +200,10 @@ class HttpApp:
             "replicas": [_health_of(view) for view in views],
         }
         await _respond_json(exchange, body, status=200 if live else 503)
+
+    async def _alive(self, exchange: Exchange) -> None:
+        """As proxies of Ray Serve answer, which is what KubeRay asks whether a pod takes calls."""
+        await exchange.respond(200, b"success", content_type="text/plain")
 
     async def _metrics(self, exchange: Exchange) -> None:
         page, content_type = self.router.metrics.render()

@@ -39,11 +39,21 @@ def wants_gpus(config: ServiceConfig) -> bool:
 
 
 def place(config: ServiceConfig, gpus: Sequence[int]) -> Placement:
-    """Bundles and strategy for one replica; ``gpus``: how many each node has."""
-    ranks, on_gpus = config.workers.tensor_parallel, wants_gpus(config) and any(gpus)
-    bundle = {"CPU": WORKER_CPUS} | ({"GPU": 1.0} if on_gpus else {})
-    fits = max(gpus, default=0) >= ranks if on_gpus else config.workers.transport != "gloo"
-    return Placement([bundle] * ranks, "STRICT_PACK" if fits else "PACK")
+    """Bundles and strategy for one replica.
+
+    Args:
+        config: with ``engine.device: cuda`` they are asked for also while no node has any, for a
+            cluster may grow by what it is asked for.
+        gpus: how many each node has.
+    """
+    ranks = config.workers.tensor_parallel
+    if wants_gpus(config) and (any(gpus) or config.engine.device == "cuda"):
+        bundle = {"CPU": WORKER_CPUS, "GPU": 1.0}
+        fits = max(gpus, default=0) >= ranks
+        return Placement([bundle] * ranks, "STRICT_PACK" if fits else "PACK")
+    # Whoever asks for gloo on CPUs wants the cores and the memory of several nodes.
+    strategy = "SPREAD" if config.workers.transport == "gloo" else "STRICT_PACK"
+    return Placement([{"CPU": WORKER_CPUS}] * ranks, strategy)
 
 
 def check_gpus(config: ServiceConfig, gpus: int) -> None:

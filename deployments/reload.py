@@ -29,7 +29,7 @@ __all__ = [
 # Another number of ranks adds up in another order, so a request could not move between the two.
 FIXED = (
     *("model", "http.host", "http.port", "grpc.enabled", "grpc.host", "grpc.port"),
-    *("ray", "workers.tensor_parallel"),
+    *("ray", "workers.tensor_parallel", "workers.token_file"),
 )
 SWITCHES = ("http.tls", "workers.tls")
 """Whether there is one: old and new routers share a port, which is to speak one protocol, and both

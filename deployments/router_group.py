@@ -35,7 +35,7 @@ from chairlift.deployments.guard_keeper import GuardSettings
 from chairlift.deployments.http import HttpApp
 from chairlift.deployments.hub import HubSettings
 from chairlift.deployments.hub_link import HubLink
-from chairlift.deployments.membership import process_membership
+from chairlift.deployments.membership import kind_of, process_membership
 from chairlift.deployments.operators import Operators
 from chairlift.deployments.other_routers import OtherRouters
 from chairlift.deployments.otlp_metrics import otlp_metrics
@@ -108,7 +108,7 @@ class RouterGroup:
         )
         # options() makes the handle subscribe to membership; no request goes through it.
         self._workers = workers.options(method_name="check_health")
-        process_membership().listen(self._router.update_members)
+        process_membership().listen(kind_of(config), self._router.update_members)
         tls = None if config.http.tls is None else Tls(config.http.tls)
         elsewhere = OtherRouters(self._ask_all).abort
         self._server = Doors(app, config.http, config.grpc, tls, elsewhere)
@@ -190,7 +190,8 @@ class RouterGroup:
 def _passport(config: ServiceConfig, plane: DataPlane) -> Passport:
     """What workers are shown; reads files."""
     tls = config.workers.tls
-    return Passport(plane.token, None if tls is None else RouterEnd(tls).newest)
+    token = plane.find_token(config.workers)
+    return Passport(token, None if tls is None else RouterEnd(tls).newest)
 
 
 def _log_at_once() -> None:
