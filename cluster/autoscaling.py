@@ -4,9 +4,9 @@ Owns the policy; what it goes by is measured by ``autoscaling_reader``, and whoe
 started and stopped asks here. All is counted in work: how much of one replica's time a sequence
 takes (``LoadReading.work_s``), by its seat or by its tokens, whichever it has more of.
 
-    up at once      arrivals × work / target load, and all that is open over what replicas run at
-                    once; where the oldest waits too long, also what waits, to be gone within
-                    ``clear_s``; where goodput is short of the objective, one more
+    up at once      arrivals × work / target load, or what runs over what one can run / target load;
+                    where the oldest waits too long, also what waits, to be gone within ``clear_s``;
+                    where goodput is short of the objective, one more
     down slowly     to the most that was needed in the last ``hold_s`` at the lower ``low_load``, a
                     share of the replicas at a time, and never while one hands over
     to and from 0   after ``idle_s`` without a request; at once when one waits
@@ -36,7 +36,7 @@ class Cause(enum.StrEnum):
     """What decided."""
 
     LOAD = "load"
-    OPEN = "open"
+    SEATS = "seats"
     SLOPE = "slope"
     QUEUE = "queue"
     GOODPUT = "goodput"
@@ -79,7 +79,7 @@ class ScalingPolicy:
     first_token_target_s: float
     target_load: float = 0.8
     low_load: float = 0.6
-    queue_share: float = 0.5
+    queue_share: float = 0.3
     clear_s: float = 5.0
     objective: float = 0.95
     lead_s: float = 10.0
@@ -141,8 +141,8 @@ class LoadReading:
 
     @property
     def occupied(self) -> float | None:
-        """Replicas that all that is open would fill; None where that is not known."""
-        return (self.running + self.waiting) / self.room if self.room else None
+        """Replicas that what runs would fill; None where that is not known."""
+        return self.running / self.room if self.room else None
 
     @property
     def quiet(self) -> bool:
@@ -294,21 +294,20 @@ def _calls(
     work_s, target, there = state.work_s, policy.target_load, reading.ready + reading.starting
     urgent = _urgent(policy, reading)
     waits = f"{reading.waiting} requests wait, the oldest for {reading.oldest_s:.2f} s"
-    open_ = _Wish(0, Cause.OPEN, "what replicas run at once is not known yet")
+    seats = _Wish(0, Cause.SEATS, "what replicas run at once is not known yet")
     if reading.occupied is not None:
-        number = reading.running + reading.waiting
-        fill = f"{number} open requests fill {reading.occupied:.2f} replicas"
-        open_ = _Wish(_ceil(reading.occupied / target), Cause.OPEN, fill)
+        fill = f"{reading.running} requests that run fill {reading.occupied:.2f} replicas"
+        seats = _Wish(_ceil(reading.occupied / target), Cause.SEATS, fill)
     if work_s is None:
         one_more = max(there, state.desired, 1) + (not reading.starting)
-        return [open_, _Wish(one_more, Cause.QUEUE, waits)] if urgent else [open_]
+        return [seats, _Wish(one_more, Cause.QUEUE, waits)] if urgent else [seats]
     work = reading.arrivals_per_s * work_s
     rising = max(0.0, reading.slope) * policy.lead_s
     ahead = min(2 * reading.arrivals_per_s, reading.arrivals_per_s + rising) * work_s
     load = f"{reading.arrivals_per_s:.2f} sequences/s keep {work:.2f} replicas busy"
     calls = [
         _Wish(_ceil(work / target), Cause.LOAD, load),
-        open_,
+        seats,
         _Wish(_ceil(ahead / target), Cause.SLOPE, f"{load}, soon {ahead:.2f}, for arrivals rise"),
     ]
     if urgent:

@@ -3,9 +3,10 @@
 Owns the load, which is the course of a trace played faster and thinned out, and the arms:
 
     fixed     as many replicas as there may be, all the time
-    ongoing   Ray Serve's own rule, told of requests what it would see if they were its, with as
-              many for a replica as fill it to the same target, and as quick as ``work``
-    shipped   the same with the numbers that Serve ships, its delays as much faster as the trace
+    serve     Ray Serve's own rule as it ships, told of requests what it would see if they were its;
+              its delays are as much shorter as the trace is faster
+    tuned     the same rule with as many requests for a replica as fill it to the target, and as
+              quick as ``work``
     work      Chairlift's policy
 
 In all of them the Guard is off, for it would turn away the load that calls for replicas.
@@ -41,7 +42,7 @@ class LiveSettings:
         share: of its requests that are sent.
         prompt_scale: of the trace's prompts, so that sending them does not take the machine.
         from_s, for_s: the part of the trace that is played, in its own time.
-        hold_s, down_cool_down_s, target_load, low_load: of ``work``; ``ongoing`` has them too, as
+        hold_s, down_cool_down_s, target_load, low_load: of ``work``; ``tuned`` has them too, as
             far as it knows such a thing.
         start_s: what a replica takes to start here.
         seed: of arrivals and lengths.
@@ -53,14 +54,14 @@ class LiveSettings:
     first_token_s: float = 2.0
     per_token_s: float = 0.1
     faster: float = 10.0
-    share: float = 0.2
+    share: float = 0.06
     prompt_scale: float = 0.25
     from_s: float = 180.0
-    for_s: float = 1300.0
-    hold_s: float = 8.0
+    for_s: float = 1100.0
+    hold_s: float = 5.0
     down_cool_down_s: float = 1.0
-    target_load: float = 0.7
-    low_load: float = 0.5
+    target_load: float = 0.8
+    low_load: float = 0.6
     start_s: float = 4.0
     seed: int = 0
 
@@ -116,7 +117,7 @@ def _fixed(settings: LiveSettings) -> dict[str, object]:
     return {"replicas": settings.replicas}
 
 
-def _ongoing(settings: LiveSettings) -> dict[str, object]:
+def _tuned(settings: LiveSettings) -> dict[str, object]:
     return _scaled(
         settings,
         policy="ongoing-requests",
@@ -127,7 +128,7 @@ def _ongoing(settings: LiveSettings) -> dict[str, object]:
     )
 
 
-def _shipped(settings: LiveSettings) -> dict[str, object]:
+def _serve(settings: LiveSettings) -> dict[str, object]:
     return _scaled(
         settings,
         policy="ongoing-requests",
@@ -155,7 +156,7 @@ def _scaled(settings: LiveSettings, **more: object) -> dict[str, object]:
 
 ARMS: Mapping[str, Callable[[LiveSettings], dict[str, object]]] = {
     "fixed": _fixed,
-    "ongoing": _ongoing,
-    "shipped": _shipped,
+    "serve": _serve,
+    "tuned": _tuned,
     "work": _work,
 }

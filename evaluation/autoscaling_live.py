@@ -1,4 +1,4 @@
-"""Fixed, Serve's rule and Chairlift's: ``python -m chairlift.evaluation.autoscaling_live``.
+"""A fixed number, Serve's rule, Chairlift's: ``python -m chairlift.evaluation.autoscaling_live``.
 
 Plays the course of a trace against a service of its own for each arm (``autoscaling_arms``), whose
 replicas simulate their steps, and counts what was on time and what was paid for. A replica is paid
@@ -39,7 +39,7 @@ __all__ = ["main", "run_arm"]
 SAMPLE_S = 0.5
 TIMEOUT_S = 60.0
 MAX_IN_FLIGHT = 4096
-DEFAULT_ARMS = ("fixed", "ongoing", "work")
+DEFAULT_ARMS = ("fixed", "serve", "work")
 
 
 def run_arm(arm: str, load: Sequence[Arrival], settings: LiveSettings) -> ArmRun:

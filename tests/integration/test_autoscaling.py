@@ -69,7 +69,7 @@ async def _there_and_back(service: Service) -> None:
         crowd = asyncio.create_task(ask_all(client, streams(model, 40, 60)))
         await until(lambda: service.live_replicas() == 3, "three replicas")
         assert [each.failure for each in await crowd] == [None] * 40
-        long_ones = streams(model, 9, 700)
+        long_ones = streams(model, 2, 700)
         disturbed = asyncio.create_task(ask_all(client, long_ones))
         await until(lambda: service.live_replicas() == 1, "one replica")
         found = compare(await ask_all(client, long_ones), await disturbed)

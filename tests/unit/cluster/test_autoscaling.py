@@ -51,6 +51,12 @@ def test_work_is_that_of_the_seat_or_of_the_tokens_whichever_is_more():
     assert Scaler().see(per_s(8.0, sequence_tokens=500, tokens_per_s=1000)).desired == 5
 
 
+def test_what_runs_fills_replicas_to_the_target_too():
+    decision = Scaler().see(per_s(8.0, running=17))
+    assert (decision.desired, decision.cause) == (3, Cause.SEATS)  # 1.7 / 0.8
+    assert decision.reason == "17 requests that run fill 1.70 replicas"
+
+
 def test_rising_arrivals_are_met_before_they_come_but_no_more_than_doubled():
     rising = per_s(12.0, slope=0.5)
     decision = Scaler().see(rising)
@@ -63,7 +69,7 @@ def test_what_waits_too_long_is_to_be_gone_soon():
     decision = Scaler().see(waiting)
     assert (decision.desired, decision.cause) == (3, Cause.QUEUE)  # 0.8 / 0.8 + 100 × 0.1 / 5
     assert decision.reason == "100 requests wait, the oldest for 0.60 s"
-    assert Scaler().see(replace(waiting, oldest_s=0.4)).cause is Cause.STEADY
+    assert Scaler().see(replace(waiting, oldest_s=0.2)).cause is Cause.STEADY
 
 
 def test_where_the_work_of_a_request_is_not_known_those_that_wait_call_one_more():

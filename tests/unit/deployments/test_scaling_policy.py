@@ -11,6 +11,9 @@ from chairlift.cluster.scaling import Fleet, Scaling, scaled
 from chairlift.deployments import scaling_policy
 from chairlift.deployments.scaling_policy import ANSWER_S, HubPolicy, OngoingRequests
 
+# Serve, which one test needs, has words for pydantic that will be gone one day.
+pytestmark = pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")
+
 POLICY = ScalingPolicy(min_replicas=1, max_replicas=4, first_token_target_s=1.0)
 BUSY = LoadReading(ready=1, arrivals_per_s=20.0, seat_s=1.0, room=10)
 
@@ -122,6 +125,7 @@ def test_serves_own_rule_counts_requests_in_the_mean_of_its_look_back(cluster: C
     policy(context())  # type: ignore[arg-type]
     cluster.answer = decision(1, LoadReading(ready=1, running=12, waiting=8))
     assert policy(context())[0] == 4  # type: ignore[arg-type]  # 20 / 5
-    cluster.now += 1
-    cluster.answer = decision(1, LoadReading(ready=1))
-    assert policy(context())[0] == 2  # type: ignore[arg-type]
+    cluster.now += 31
+    assert policy(context())[0] == 1, "what is known is old"  # type: ignore[arg-type]
+    cluster.answer = decision(1, LoadReading(ready=1, running=6))
+    assert policy(context())[0] == pytest.approx(1.2)  # type: ignore[arg-type]
