@@ -25,6 +25,7 @@ from chairlift.evaluation.autoscaling_arms import (
     course_of,
     live_load,
 )
+from chairlift.evaluation.autoscaling_plot import draw
 from chairlift.evaluation.autoscaling_report import ArmRun, summary, table
 from chairlift.evaluation.completions import CompletionClient, Target, request_body
 from chairlift.evaluation.drill_client import in_loop, load_session
@@ -115,8 +116,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.json is not None:
         arguments.json.write_text(json.dumps({"settings": asdict(settings)} | found, indent=1))
     if arguments.plot is not None:
-        from chairlift.evaluation.autoscaling_plot import draw
-
         draw(found, arguments.plot)
     return 0
 
