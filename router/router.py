@@ -71,6 +71,7 @@ class Router:
         reporter: makes what is told to the Hub.
         tracer: of this process; None, as at the start, where nothing is traced.
         passport: what replicas are shown; nothing, as at the start, where they ask for nothing.
+        may_sleep: there may be no replica at all, until somebody asks for something.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class Router:
         self._open: dict[Flight, bool] = {}
         self._none_open = asyncio.Event()
         self._none_open.set()
-        self._closed = False
+        self.may_sleep = self._closed = False
         counters = VirtualCounters(BURST)
         self._accounts = Accounts(counters, Admission(_limits(settings)), StartRate(), FirstToken())
         self._queue: FairQueue[Ticket] = FairQueue(
