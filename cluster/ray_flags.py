@@ -30,5 +30,9 @@ CLUSTER_FLAGS: Mapping[str, str] = {
     **FLAGS,
     # Serving goes on without the head node; so the others wait for another one, not a minute alone.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "3600",
+    # A node that is silent for about 20 s is lost, not 65; routers do without it after 1.5 s.
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "3000",
+    "RAY_health_check_failure_threshold": "5",
 }
 """Of a cluster of several nodes."""

@@ -44,7 +44,8 @@ def build_application(
 
     ``policy``: the Guard's; it travels as it was read, for its file may be elsewhere or changed.
     """
-    placement = place(config, [int(node["Resources"].get("GPU", 0)) for node in ray.nodes()])
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    placement = place(config, [int(resources.get("GPU", 0)) for resources in nodes])
     common = {
         "health_check_period_s": config.workers.health_period_s,
         "health_check_timeout_s": HEALTH_TIMEOUT_S,

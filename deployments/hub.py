@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from chairlift.cluster.config_sections import TracingConfig
 from chairlift.cluster.errors import NotFound, RequestError
@@ -191,6 +192,10 @@ def _actor(settings: HubSettings) -> ray.actor.ActorHandle:
             num_cpus=0,
             max_restarts=-1,
             max_concurrency=MAX_CALLS,
+            # It goes when this router goes, and need not be lost with another node besides.
+            scheduling_strategy=NodeAffinitySchedulingStrategy(
+                ray.get_runtime_context().get_node_id(), soft=True
+            ),
         )
         .remote(settings)
     )

@@ -35,7 +35,7 @@ from chairlift.deployments.guard_keeper import GuardSettings
 from chairlift.deployments.http import HttpApp
 from chairlift.deployments.hub import HubSettings
 from chairlift.deployments.hub_link import HubLink
-from chairlift.deployments.membership import process_membership
+from chairlift.deployments.membership import kind_of, process_membership
 from chairlift.deployments.operators import Operators
 from chairlift.deployments.other_routers import OtherRouters
 from chairlift.deployments.otlp_metrics import otlp_metrics
@@ -109,7 +109,7 @@ class RouterGroup:
         )
         # options() makes the handle subscribe to membership; no request goes through it.
         self._workers = workers.options(method_name="check_health")
-        process_membership().listen(self._router.update_members)
+        process_membership().listen(kind_of(config), self._router.update_members)
         tls = None if config.http.tls is None else Tls(config.http.tls)
         elsewhere = OtherRouters(self._ask_all).abort
         self._server = Doors(app, config.http, config.grpc, tls, elsewhere)
