@@ -293,7 +293,7 @@ class WorkersConfig(Section):
     tensor_parallel: Annotated[int, Field(ge=1)] = 1
     """Workers that compute one copy of the model together, each with a share of it."""
     resources: NodeResources = Field(default_factory=dict)
-    """Taken by each rank from its node, so that ranks are only where a node has these, and so many."""
+    """Taken by each rank from its node, so that ranks are only where a node has these."""
     transport: Literal["auto", "shared", "gloo", "nccl"] = "auto"
     """Between the workers of one copy; ``auto``: ``nccl`` on GPUs, ``shared`` memory on one CPU
     node, ``gloo`` across CPU nodes."""

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from checks.dockerfile import Image, read_image
 from chairlift.cluster.guard_policy import load_policy
 from chairlift.cluster.ray_flags import CLUSTER_FLAGS
 from chairlift.deployments.alerts import alert_rules
 from chairlift.deployments.openapi_paths import OPERATIONS
+from checks.dockerfile import Image, read_image
 
 __all__ = ["MANIFESTS", "Facts", "read_facts"]
 

@@ -54,7 +54,7 @@ def _check_security(pods: Pods, facts: Facts) -> Iterator[str]:
     if security.get("seccompProfile") != {"type": "RuntimeDefault"}:
         yield "securityContext.seccompProfile: RuntimeDefault is wanted"
     if pods.ray is not None:
-        for name, number in (("runAsUser", facts.uid), ("fsGroup", facts.uid)):
+        for name, number in (("runAsUser", facts.image.uid), ("fsGroup", facts.image.uid)):
             if security.get(name) != number:
                 yield f"securityContext.{name}: {number} is the image's user"
     for name in HOST_FIELDS:
@@ -71,12 +71,21 @@ def _check_container(container: Tree, facts: Facts) -> Iterator[str]:
             yield f"securityContext.{name}: {wanted} is wanted"
     if security.get("privileged"):
         yield "securityContext.privileged: it opens the node"
+    yield from _check_image(container, facts)
+    yield from _check_resources(container.get("resources", {}))
+
+
+def _check_image(container: Tree, facts: Facts) -> Iterator[str]:
     _, _, tag = container["image"].rpartition("/")[2].partition(":")
     if not tag or tag == "latest":
         yield f"image {container['image']}: a tag that says which it is, is wanted"
-    elif facts.image in container["image"] and not tag.startswith(f"{facts.version}-"):
+    elif f"/{facts.image_name}:" in f"/{container['image']}" and not tag.startswith(
+        f"{facts.version}-"
+    ):
         yield f"image {container['image']}: this is version {facts.version}"
-    resources = container.get("resources", {})
+
+
+def _check_resources(resources: Tree) -> Iterator[str]:
     requests, limits = resources.get("requests", {}), resources.get("limits", {})
     for name in ("cpu", "memory"):
         if name not in requests or name not in limits:
@@ -90,7 +99,10 @@ def _check_container(container: Tree, facts: Facts) -> Iterator[str]:
 
 def _check_account(pods: Pods, stack: Stack) -> Iterator[str]:
     """Kubernetes' own credentials are where they are used, and nowhere else."""
-    name, mounts = pods.spec.get("serviceAccountName"), pods.spec.get("automountServiceAccountToken")
+    name, mounts = (
+        pods.spec.get("serviceAccountName"),
+        pods.spec.get("automountServiceAccountToken"),
+    )
     if pods.is_head and stack.scales:
         if mounts is not True or name is not None:
             yield "automountServiceAccountToken: the autoscaler needs KubeRay's account"

@@ -15,8 +15,8 @@ from typing import Any
 
 import yaml
 
-from checks.kustomize import Tree
 from chairlift.cluster.config import ServiceConfig, build_config
+from checks.kustomize import Tree
 
 __all__ = ["Pods", "Stack", "quantity", "selects"]
 

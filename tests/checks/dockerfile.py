@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from checks.source import PRODUCT
 from chairlift.cluster.config import GrpcConfig, HttpConfig
+from checks.source import PRODUCT
 
 __all__ = ["TARGETS", "Image", "Instruction", "check_dockerfile", "parse", "read_image"]
 
@@ -44,6 +44,8 @@ class Image:
     entrypoint: Sequence[str]
     command: Sequence[str]
     ports: Sequence[int]
+    health: Sequence[str]
+    """The command that says whether it is well."""
 
     @property
     def folders(self) -> set[str]:
@@ -83,6 +85,7 @@ def read_image(root: Path) -> Image:
         json.loads(last.get("ENTRYPOINT", "[]")),
         json.loads(last.get("CMD", "[]")),
         [int(port) for port in last.get("EXPOSE", "").split()],
+        json.loads(last.get("HEALTHCHECK", "CMD []").partition("CMD ")[2]),
     )
 
 

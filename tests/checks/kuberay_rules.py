@@ -7,11 +7,12 @@ such as labels with which its own services no longer find the head.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from checks.cluster_stack import Pods, Stack
+from checks.kustomize import Tree
 
-__all__ = ["check_kuberay", "start_parameters"]
+__all__ = ["check_kuberay"]
 
 MAX_NAME = 47
 """Of a RayService: what it makes has longer names, of 63 letters at most."""
@@ -34,22 +35,31 @@ def check_kuberay(stack: Stack) -> Iterator[str]:
         yield f"authOptions: Ray {cluster['rayVersion']} knows no tokens"
     if not spec.get("excludeHeadPodFromServeSvc"):
         yield "excludeHeadPodFromServeSvc: no router is on the head"
-    head = cluster["headGroupSpec"]["template"]["spec"]["containers"][0]
-    ports = [port.get("name") for port in head.get("ports", [])]
-    if ports and "serve" not in ports and "serveService" not in spec:
-        yield "head: ports: name all of Ray's, 'serve' among them, or none"
-    if cluster["headGroupSpec"]["rayStartParams"].get("num-cpus") != "0":
-        yield "head: rayStartParams: num-cpus 0 is wanted; what serves is elsewhere"
+    yield from _check_head(stack)
     for group in cluster.get("workerGroupSpecs", []):
-        if not group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]:
-            yield f"{group['groupName']}: replicas is not within minReplicas and maxReplicas"
-        if group["minReplicas"] < group["maxReplicas"] and not stack.scales:
-            yield f"{group['groupName']}: without the autoscaler it has one size"
-        if group.get("resources") and any(key in group["rayStartParams"] for key in COUNTED):
-            yield f"{group['groupName']}: resources, or those of rayStartParams, not both"
+        yield from (f"{group['groupName']}: {fault}" for fault in _check_group(group, stack))
     for pods in stack.ray_pods():
         for fault in _check_pods(pods, stack):
             yield f"{pods.where}: {fault}"
+
+
+def _check_head(stack: Stack) -> Iterator[str]:
+    group = stack.cluster["headGroupSpec"]
+    container = group["template"]["spec"]["containers"][0]
+    ports = [port.get("name") for port in container.get("ports", [])]
+    if ports and "serve" not in ports and "serveService" not in stack.service["spec"]:
+        yield "head: ports: name all of Ray's, 'serve' among them, or none"
+    if group["rayStartParams"].get("num-cpus") != "0":
+        yield "head: rayStartParams: num-cpus 0 is wanted; what serves is elsewhere"
+
+
+def _check_group(group: Tree, stack: Stack) -> Iterator[str]:
+    if not group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]:
+        yield "replicas is not within minReplicas and maxReplicas"
+    if group["minReplicas"] < group["maxReplicas"] and not stack.scales:
+        yield "without the autoscaler it has one size"
+    if group.get("resources") and any(key in group["rayStartParams"] for key in COUNTED):
+        yield "resources, or those of rayStartParams, not both"
 
 
 def _check_pods(pods: Pods, stack: Stack) -> Iterator[str]:
@@ -68,19 +78,3 @@ def _check_pods(pods: Pods, stack: Stack) -> Iterator[str]:
         yield "containers: the first one is to be Ray's"
     if stack.scales and pods.spec.get("restartPolicy", "Never") != "Never":
         yield "restartPolicy: the autoscaler replaces pods, nothing restarts in them"
-
-
-def start_parameters(pods: Pods, address: str) -> Mapping[str, str]:
-    """``ray start`` with what KubeRay adds; ``address`` is the head's."""
-    limits = pods.main.get("resources", {}).get("limits", {})
-    gpus = int(pods.limit("nvidia.com/gpu"))
-    return {
-        "metrics-export-port": "8080",
-        "dashboard-agent-listen-port": "52365",
-        "num-cpus": str(-(-int(1000 * pods.limit("cpu")) // 1000)),
-        **({"memory": str(int(pods.limit("memory")))} if "memory" in limits else {}),
-        **({"num-gpus": str(gpus)} if gpus else {}),
-        **({"dashboard-host": "0.0.0.0"} if pods.is_head else {"address": address}),
-        **(pods.ray or {}),
-        "block": "true",
-    }

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import yaml
 
-__all__ = ["KustomizeError", "Tree", "load_all", "render"]
+__all__ = ["KustomizeError", "Tree", "apply", "load_all", "render"]
 
 Tree: TypeAlias = dict[str, Any]
 
@@ -86,13 +86,13 @@ def _patch(folder: Path, patch: Mapping[str, Any], objects: list[Tree]) -> None:
     for each in found:
         for operation in operations:
             try:
-                _apply(operation, each)
+                apply(operation, each)
             except (LookupError, TypeError, ValueError) as error:
                 raise KustomizeError(f"{where}: {operation['path']}: {error!r}") from None
 
 
-def _apply(operation: Mapping[str, Any], tree: Tree) -> None:
-    """One operation of RFC 6902."""
+def apply(operation: Mapping[str, Any], tree: Tree) -> None:
+    """Carry out one operation of RFC 6902; LookupError where there is no such place."""
     *parents, leaf = [
         part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]
     ]

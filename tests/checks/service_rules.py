@@ -9,10 +9,10 @@ from typing import Any
 
 import yaml
 
-from checks.cluster_facts import RAY_PATHS, Facts
-from checks.cluster_stack import Pods, Stack, quantity
 from chairlift.cluster.config import ServiceConfig
 from chairlift.cluster.errors import ConfigError
+from checks.cluster_facts import RAY_PATHS, Facts
+from checks.cluster_stack import Pods, Stack, quantity
 
 __all__ = ["check_serve_config", "check_service"]
 
@@ -172,8 +172,8 @@ def _check_routers(stack: Stack, config: ServiceConfig) -> Iterator[str]:
                 yield f"{pods.where}: ports: routers listen at {wanted}"
     # While the configuration changes, one comes before one goes.
     if slots != config.router.replicas + 1:
-        yield f"router.replicas: {config.router.replicas} need {config.router.replicas + 1} places, "\
-              f"there are {slots:g}"
+        wanted_slots = config.router.replicas + 1
+        yield f"router.replicas: {wanted_slots} places are wanted, one more; there are {slots:g}"
     services = [each for each in stack.of_kind("Service") if "clusterIP" not in each["spec"]]
     for each in services:
         if {port["name"]: port["port"] for port in each["spec"]["ports"]} != wanted:
@@ -189,20 +189,12 @@ def _check_workers(stack: Stack, config: ServiceConfig) -> Iterator[str]:
         yield "workers.resources: without it, all ranks may be on one pod"
     if engine.device == "auto":
         yield "engine.device: cpu or cuda is wanted; auto is whatever nodes there are at the start"
-    least = most = 0.0
+    if engine.device == "cpu" and engine.kv_memory == "auto":
+        yield "engine.kv_memory: a size is wanted; auto shares one machine among all replicas"
     for pods in groups:
-        places = _places(pods, config)
-        gpus = pods.limit("nvidia.com/gpu")
-        if gpus and (engine.device != "cuda" or gpus % ranks):
-            yield f"{pods.where}: {gpus:g} GPUs for ranks of tensor_parallel {ranks}"
-        if workers.threads == "auto" or workers.threads * places > pods.limit("cpu"):
-            yield f"{pods.where}: workers.threads: {workers.threads} of {pods.limit('cpu'):g} CPUs"
-        if engine.device == "cpu" and engine.kv_memory == "auto":
-            yield "engine.kv_memory: a size is wanted; auto shares one machine among all replicas"
-        elif engine.device == "cpu" and int(engine.kv_memory) * 2 > pods.limit("memory"):
-            yield f"{pods.where}: engine.kv_memory: it is over half of the pod's memory"
-        least += pods.least * places // ranks
-        most += pods.most * places // ranks
+        yield from (f"{pods.where}: {fault}" for fault in _check_worker_pod(pods, config))
+    least = sum(pods.least * _places(pods, config) // ranks for pods in groups)
+    most = sum(pods.most * _places(pods, config) // ranks for pods in groups)
     for number, bound, places in (("least", workers.least, least), ("most", workers.most, most)):
         if groups and places != bound:
             yield f"workers: at {number} {bound} replicas, and pods for {places:g}"
@@ -210,11 +202,21 @@ def _check_workers(stack: Stack, config: ServiceConfig) -> Iterator[str]:
         yield "enableInTreeAutoscaling: replicas scale, and pods do not"
 
 
+def _check_worker_pod(pods: Pods, config: ServiceConfig) -> Iterator[str]:
+    workers, engine = config.workers, config.engine
+    gpus, cpus = pods.limit("nvidia.com/gpu"), pods.limit("cpu")
+    if gpus and (engine.device != "cuda" or gpus % workers.tensor_parallel):
+        yield f"{gpus:g} GPUs for ranks of tensor_parallel {workers.tensor_parallel}"
+    if workers.threads == "auto" or workers.threads * _places(pods, config) > cpus:
+        yield f"workers.threads: {workers.threads} of {cpus:g} CPUs"
+    if engine.device == "cpu" and engine.kv_memory != "auto":
+        if int(engine.kv_memory) * 2 > pods.limit("memory"):
+            yield "engine.kv_memory: it is over half of the pod's memory"
+
+
 def _places(pods: Pods, config: ServiceConfig) -> float:
     """Ranks that one of these pods holds at once."""
-    places = [
-        pods.offers()[name] // amount for name, amount in config.workers.resources.items()
-    ]
+    places = [pods.offers()[name] // amount for name, amount in config.workers.resources.items()]
     if config.engine.device == "cuda":
         places.append(pods.limit("nvidia.com/gpu"))
     return min(places, default=1.0)
@@ -228,19 +230,27 @@ def _check_monitoring(stack: Stack, config: ServiceConfig, facts: Facts) -> Iter
             yield from _check_scrape(where, endpoint["path"], facts)
             if endpoint["port"] != "http" or (endpoint.get("scheme") == "https") != tls:
                 yield f"{where}: port http is wanted, and the scheme of http.tls"
+    yield from _check_scrape_configs(stack, tls, facts)
+    yield from _check_made_files(stack, facts)
+
+
+def _check_scrape_configs(stack: Stack, tls: bool, facts: Facts) -> Iterator[str]:
+    names = {
+        f"{service['metadata']['name']}.{service['metadata']['namespace']}.svc:{port['port']}"
+        for service in stack.of_kind("Service")
+        for port in service["spec"]["ports"]
+    }
     for each in stack.of_kind("ScrapeConfig"):
         where, spec = f"ScrapeConfig/{each['metadata']['name']}", each["spec"]
         yield from _check_scrape(where, spec["metricsPath"], facts)
         if (spec.get("scheme") == "HTTPS") != tls:
             yield f"{where}: the scheme of http.tls is wanted"
-        names = {
-            f"{service['metadata']['name']}.{service['metadata']['namespace']}.svc:{port['port']}"
-            for service in stack.of_kind("Service")
-            for port in service["spec"]["ports"]
-        }
         for target in spec["staticConfigs"][0]["targets"]:
             if target not in names:
                 yield f"{where}: {target} is no Service of this stack"
+
+
+def _check_made_files(stack: Stack, facts: Facts) -> Iterator[str]:
     for each in stack.of_kind("PrometheusRule"):
         if each["spec"] != yaml.safe_load(facts.alerts):
             yield "PrometheusRule: not the Guard's policy; python -m checks.manifests --write"
