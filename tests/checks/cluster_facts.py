@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from chairlift.cluster.guard_policy import load_policy
 from chairlift.cluster.ray_flags import CLUSTER_FLAGS
 from chairlift.deployments.alerts import alert_rules
@@ -43,7 +45,7 @@ class Facts:
         application: its name for Serve.
         drain_s: what a router that leaves gives to requests.
         paths: of HTTP that can be got.
-        alerts: rules for Prometheus.
+        alerts: rules for Prometheus, as they are written.
         dashboard: for Grafana.
     """
 
@@ -55,7 +57,7 @@ class Facts:
     application: str
     drain_s: float
     paths: frozenset[str]
-    alerts: str
+    alerts: Any
     dashboard: str
     image_name: str = "chairlift"
     readme: str = README
@@ -75,7 +77,7 @@ def read_facts(root: Path) -> Facts:
         application=_constant(root / "deployments/application.py", "APPLICATION"),
         drain_s=_constant(root / "deployments/router_group.py", "DRAIN_TIMEOUT_S"),
         paths=frozenset(each.path for each in OPERATIONS if each.method == "get"),
-        alerts=alert_rules(load_policy()),
+        alerts=yaml.safe_load(alert_rules(load_policy())),
         dashboard=(root / DASHBOARD).read_text(encoding="utf-8"),
     )
 

@@ -7,6 +7,8 @@ v1.7.0, the Prometheus operator's as far as we use them; fields that are not the
 
 from __future__ import annotations
 
+import functools
+import json
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -230,14 +232,22 @@ def check_schemas(stack: Stack) -> Iterator[str]:
 
 
 def _of_kubernetes(where: str, tree: Tree) -> Iterator[str]:
+    for fault in _faults_of(json.dumps(tree)):
+        yield f"{where}: {fault}"
+
+
+@functools.cache  # many stacks have the same objects
+def _faults_of(text: str) -> list[str]:
+    tree, faults = json.loads(text), []
     for version in VERSIONS:
         try:
             kubernetes_validate.validate(tree, version, strict=True)
         except kubernetes_validate.ValidationError as error:
             path = ".".join(map(str, error.path))
-            yield f"{where}: {path}: {error.message[:200]} (Kubernetes {version})"
+            faults.append(f"{path}: {error.message[:200]} (Kubernetes {version})")
         except kubernetes_validate.SchemaNotFoundError as error:
-            yield f"{where}: {error.message}"
+            faults.append(error.message)
+    return faults
 
 
 def _of_others(where: str, tree: Tree, model: type[_Object]) -> Iterator[str]:

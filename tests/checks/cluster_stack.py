@@ -21,6 +21,11 @@ from checks.kustomize import Tree
 __all__ = ["Pods", "Stack", "quantity", "selects"]
 
 RAY_SERVICE = "RayService"
+OF_CONTAINERS = {
+    *("args", "command", "env", "envFrom", "image", "imagePullPolicy", "resources"),
+    *("securityContext", "volumeMounts"),
+}
+"""Of autoscalerOptions, what its container has from them."""
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)(m|k|M|G|T|Ki|Mi|Gi|Ti|)")
 _UNITS = {
     **{"m": 1e-3, "": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12},
@@ -120,7 +125,7 @@ class Stack:
         cluster: Tree = self.service["spec"]["rayClusterConfig"]
         return cluster
 
-    @property
+    @functools.cached_property
     def serve_config(self) -> Tree:
         tree: Tree = yaml.safe_load(self.service["spec"]["serveConfigV2"])
         return tree
@@ -143,9 +148,9 @@ class Stack:
         template = head["template"]
         containers = [*template["spec"]["containers"]]
         if self.scales:
-            options = cluster.get("autoscalerOptions", {})
-            image = containers[0]["image"]
-            containers.append({"name": "autoscaler", "image": image, **options})
+            given = {"image": containers[0]["image"], **cluster.get("autoscalerOptions", {})}
+            known = {name: value for name, value in given.items() if name in OF_CONTAINERS}
+            containers.append({"name": "autoscaler", **known})
         yield Pods(
             f"{where} head",
             *(template.get("metadata", {}), template["spec"], containers),

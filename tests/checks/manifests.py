@@ -76,7 +76,7 @@ def _write(root: Path, facts: Facts) -> None:
             "name": "chairlift",
             "labels": {"app.kubernetes.io/part-of": "chairlift"},
         },
-        "spec": yaml.safe_load(facts.alerts),
+        "spec": facts.alerts,
     }
     text = yaml.safe_dump(rule, sort_keys=False, allow_unicode=True, width=120)
     head = "# Written by `python -m checks.manifests --write` from the Guard's policy.\n"

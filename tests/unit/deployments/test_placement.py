@@ -36,7 +36,7 @@ def test_each_rank_takes_what_its_node_is_to_have(gpus: int) -> None:
 
 @pytest.mark.parametrize("name", ["CPU", "GPU", "memory", "no-dash", ""])
 def test_what_ray_counts_itself_is_no_name_for_it(name: str) -> None:
-    with pytest.raises(ConfigError, match="workers.resources"):
+    with pytest.raises(ConfigError, match=r"workers\.resources"):
         config(workers__resources={name: 1})
 
 

@@ -35,18 +35,20 @@ def test_an_overlay_breaks_no_rule(
 
 def changed(objects: list[Tree], target: str, path: str, value: object) -> list[Tree]:
     """With one value put in place of another, added, or gone."""
-    objects = copy.deepcopy(objects)
     kind, name = target.split("/")
-    (found,) = [
-        each for each in objects if each["kind"] == kind and each["metadata"]["name"] == name
+    (index,) = [
+        index
+        for index, each in enumerate(objects)
+        if each["kind"] == kind and each["metadata"]["name"] == name
     ]
+    found = copy.deepcopy(objects[index])
     if value is GONE:
         apply({"op": "remove", "path": path}, found)
     elif path.endswith("/-") or not path.rpartition("/")[2].isdigit():
         apply({"op": "add", "path": path, "value": value}, found)
     else:
         apply({"op": "replace", "path": path, "value": value}, found)
-    return objects
+    return [*objects[:index], found, *objects[index + 1 :]]
 
 
 def told(objects: list[Tree], old: str, new: str) -> list[Tree]:
