@@ -67,6 +67,12 @@ def _mode(value: object) -> object:
 TenantName = Annotated[str, StringConstraints(pattern="^[A-Za-z0-9_-]{1,64}$")]
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=1)]
 BytesOrAuto = Annotated[Literal["auto"] | int, BeforeValidator(_bytes_or_auto)]
+NodeResources = dict[
+    Annotated[str, StringConstraints(pattern="^[a-z][a-z0-9]*(_[a-z0-9]+)+$", max_length=64)],
+    Annotated[float, Field(gt=0, allow_inf_nan=False)],
+]
+"""Names that a cluster gives to what its nodes have, and how much of it is taken; Ray's own names
+are one word."""
 
 
 class Section(BaseModel):
@@ -192,6 +198,8 @@ class RouterConfig(Section):
 
     replicas: Annotated[int, Field(ge=1, le=64)] = 1
     """Routers; those of one node share the HTTP port."""
+    resources: NodeResources = Field(default_factory=dict)
+    """Taken by each from its node, so that routers are only where a node has these."""
     max_requests: Annotated[int, Field(ge=1)] = 4096
     """Requests that one router holds at most, streaming and waiting together."""
     max_choices: Annotated[int, Field(ge=1)] = 128
@@ -284,6 +292,8 @@ class WorkersConfig(Section):
     autoscaling: AutoscalingConfig | None = None
     tensor_parallel: Annotated[int, Field(ge=1)] = 1
     """Workers that compute one copy of the model together, each with a share of it."""
+    resources: NodeResources = Field(default_factory=dict)
+    """Taken by each rank from its node, so that ranks are only where a node has these."""
     transport: Literal["auto", "shared", "gloo", "nccl"] = "auto"
     """Between the workers of one copy; ``auto``: ``nccl`` on GPUs, ``shared`` memory on one CPU
     node, ``gloo`` across CPU nodes."""

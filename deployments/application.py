@@ -71,7 +71,7 @@ def build_application(
         # The port stays served, even by a single router; of workers, two would not fit in memory.
         max_surge_percent=SURGE_PERCENT,
         graceful_shutdown_timeout_s=ROUTER_SHUTDOWN_S,
-        ray_actor_options={"num_cpus": ROUTER_CPUS},
+        ray_actor_options={"num_cpus": ROUTER_CPUS, "resources": dict(config.router.resources)},
         **common,
     )
     return routers.bind(config, workers.bind(config, plane), policy, plane)

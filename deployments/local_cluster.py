@@ -22,6 +22,9 @@ from chairlift.deployments.data_plane import DataPlane
 
 __all__ = ["LocalCluster", "replica_progress"]
 
+PLENTY = 1e6
+"""Of what only says on which node of a cluster something is to be."""
+
 
 class LocalCluster:
     """A context manager: inside it Ray runs, outside nothing of it is left.
@@ -43,6 +46,9 @@ class LocalCluster:
         """Where Ray keeps its sockets and logs."""
         return self._folder
 
+    def _named_resources(self) -> set[str]:
+        return {*self._config.router.resources, *self._config.workers.resources}
+
     def __enter__(self) -> Self:
         set_environment(FLAGS)
         import ray
@@ -51,6 +57,7 @@ class LocalCluster:
             address="local",
             namespace="chairlift",
             num_cpus=1,  # of which each worker takes next to nothing
+            resources=dict.fromkeys(self._named_resources(), PLENTY),
             include_dashboard=False,
             object_store_memory=self._config.ray.object_store,
             log_to_driver=False,

@@ -46,14 +46,14 @@ def place(config: ServiceConfig, gpus: Sequence[int]) -> Placement:
             cluster may grow by what it is asked for.
         gpus: how many each node has.
     """
-    ranks = config.workers.tensor_parallel
+    ranks, bundle = config.workers.tensor_parallel, {"CPU": WORKER_CPUS, **config.workers.resources}
     if wants_gpus(config) and (any(gpus) or config.engine.device == "cuda"):
-        bundle = {"CPU": WORKER_CPUS, "GPU": 1.0}
+        bundle["GPU"] = 1.0
         fits = max(gpus, default=0) >= ranks
         return Placement([bundle] * ranks, "STRICT_PACK" if fits else "PACK")
     # Whoever asks for gloo on CPUs wants the cores and the memory of several nodes.
     strategy = "SPREAD" if config.workers.transport == "gloo" else "STRICT_PACK"
-    return Placement([{"CPU": WORKER_CPUS}] * ranks, strategy)
+    return Placement([bundle] * ranks, strategy)
 
 
 def check_gpus(config: ServiceConfig, gpus: int) -> None:

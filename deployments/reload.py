@@ -30,6 +30,7 @@ __all__ = [
 FIXED = (
     *("model", "http.host", "http.port", "grpc.enabled", "grpc.host", "grpc.port"),
     *("ray", "workers.tensor_parallel", "workers.token_file"),
+    *("router.resources", "workers.resources"),
 )
 SWITCHES = ("http.tls", "workers.tls")
 """Whether there is one: old and new routers share a port, which is to speak one protocol, and both
