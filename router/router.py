@@ -229,6 +229,7 @@ class Router:
             accounts=self._accounts,
             metrics=self.metrics,
             streams=self._members.streams,
+            views=self._views,
             hedging=self._hedging,
             clock=self._clock,
         )
@@ -240,7 +241,7 @@ class Router:
         """
         if self._closed:
             raise _shutting_down()
-        ask, now, views = ticket.flight.ask, self._clock(), self.replicas()
+        ask, now, views = ticket.flight.ask, self._clock(), self._views()
         self._gate.check(ask.request, now)
         request, num_prompt = ask.request, len(ask.request.prompt)
         need = ticket.need(block_size=0)  # its blocks do not matter yet
@@ -253,10 +254,9 @@ class Router:
                 code="context_length_exceeded",
             )
         ahead, _ = self._queue.ahead(request.priority, request.tenant, request.weight, now)
-        free = sum(placement.credits(view, STALE_AFTER_S) for view in views)
         prediction = self._accounts.first_token.predict(
             ahead,
-            free,
+            placement.free_credits(views, STALE_AFTER_S, ahead + 1),
             self._accounts.starts.per_second(now),
             num_prompt,
             max((view.tokens_per_s or 0.0 for view in views), default=None),
@@ -268,7 +268,7 @@ class Router:
             queued=len(self._queue),
             queued_tokens=self._queue.num_tokens,
             predicted_s=predicted_s,
-            retry_after_s=placement.retry_after_s(views, self._queue.num_tokens),
+            retry_after_s=lambda: placement.retry_after_s(views, self._queue.num_tokens),
             waits=len(self._queue) > 0
             or not any(self._placement.has_room(view, need) for view in views),
         )
@@ -276,6 +276,10 @@ class Router:
         self._accounts.admission.started(ask.tenant, num_prompt, now)
         self._budget.started(request.tenant, now)
         return prediction
+
+    def _views(self) -> list[ReplicaView]:
+        """What is known of each member, for placement."""
+        return self._members.recent(self._clock(), STALE_AFTER_S)
 
     def _ended(self, flight: Flight) -> None:
         if self._open.pop(flight):
