@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 
 from chairlift.cluster.config_sections import (
     Bytes,
@@ -110,6 +110,28 @@ class ServiceConfig(Section):
     def _check_tenants(cls, tenants: dict[str, TenantConfig]) -> dict[str, TenantConfig]:
         check_owners({name: tenant.keys for name, tenant in tenants.items()})
         return tenants
+
+    @field_validator("telemetry")
+    @classmethod
+    def _check_autoscaling(
+        cls, telemetry: TelemetryConfig, info: ValidationInfo
+    ) -> TelemetryConfig:
+        scaling = info.data["workers"].autoscaling if "workers" in info.data else None
+        if scaling is None:
+            return telemetry
+        if not telemetry.enabled:
+            raise ValueError("workers.autoscaling goes by telemetry, which is not enabled")
+        price, most = telemetry.price_per_replica_hour, scaling.max_price_per_hour
+        if most is not None and not price:
+            raise ValueError(
+                "workers.autoscaling.max_price_per_hour needs telemetry.price_per_replica_hour"
+            )
+        if most is not None and price is not None and most < price * max(1, scaling.min_replicas):
+            raise ValueError(
+                f"workers.autoscaling.max_price_per_hour is {most:g}, which does not pay for "
+                f"{max(1, scaling.min_replicas)} at {price:g} each"
+            )
+        return telemetry
 
     @field_validator("operators")
     @classmethod

@@ -6,7 +6,7 @@ Knows neither files nor flags nor the environment (``cluster.config``).
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -14,8 +14,10 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
+    model_validator,
 )
 
+from chairlift.cluster.autoscaling_config import AutoscalingConfig
 from chairlift.cluster.guard_state import Mode
 from chairlift.cluster.key_config import Keys
 from chairlift.cluster.protocol import Batching, Controls, Priority
@@ -278,6 +280,8 @@ class WorkersConfig(Section):
     """The worker replicas."""
 
     replicas: Annotated[int, Field(ge=1, le=64)] = 1
+    """Unless ``autoscaling`` says how many there are."""
+    autoscaling: AutoscalingConfig | None = None
     tensor_parallel: Annotated[int, Field(ge=1)] = 1
     """Workers that compute one copy of the model together, each with a share of it."""
     transport: Literal["auto", "shared", "gloo", "nccl"] = "auto"
@@ -292,6 +296,22 @@ class WorkersConfig(Section):
     tls: StreamTlsConfig | None = None
     """Without it the streams from routers are plain text, which the cluster's token protects from
     strangers, but not from listeners."""
+
+    @model_validator(mode="after")
+    def _check_replicas(self) -> Self:
+        if self.autoscaling is not None and "replicas" in self.model_fields_set:
+            raise ValueError("set either replicas or autoscaling, not both")
+        return self
+
+    @property
+    def least(self) -> int:
+        """Replicas that there always are."""
+        return self.replicas if self.autoscaling is None else self.autoscaling.min_replicas
+
+    @property
+    def most(self) -> int:
+        """Replicas that there may be."""
+        return self.replicas if self.autoscaling is None else self.autoscaling.max_replicas
 
 
 class TracingConfig(Section):

@@ -13,6 +13,7 @@ from ray.serve.config import RequestRouterConfig
 
 from chairlift.cluster.config import ServiceConfig
 from chairlift.cluster.guard_policy import GuardPolicy
+from chairlift.deployments.autoscaling import replicas
 from chairlift.deployments.data_plane import DataPlane
 from chairlift.deployments.membership_router import MembershipRouter
 from chairlift.deployments.placement import place
@@ -52,7 +53,7 @@ def build_application(
         "_internal": True,  # Serve's own way to pass a version
     }
     workers = serve.deployment(name="WorkerGroup")(WorkerGroup).options(
-        num_replicas=config.workers.replicas,
+        **replicas(config),
         version=worker_version(config),
         placement_group_bundles=placement.bundles,
         placement_group_strategy=placement.strategy,

@@ -190,15 +190,16 @@ class HttpApp:
         )
 
     async def _health(self, exchange: Exchange) -> None:
-        """200 while at least one replica is live."""
+        """200 while at least one replica is live, or one would be started for who asks."""
         views = self.router.replicas()
-        live = any(view.ready for view in views)
+        live, may_sleep = any(view.ready for view in views), self.router.may_sleep
+        status = "asleep" if may_sleep and not live else "unavailable"
         body = {
-            "status": "ok" if live else "unavailable",
+            "status": "ok" if live else status,
             "model": self.model_name,
             "replicas": [_health_of(view) for view in views],
         }
-        await _respond_json(exchange, body, status=200 if live else 503)
+        await _respond_json(exchange, body, status=200 if live or may_sleep else 503)
 
     async def _metrics(self, exchange: Exchange) -> None:
         page, content_type = self.router.metrics.render()

@@ -49,11 +49,11 @@ def place(config: ServiceConfig, gpus: Sequence[int]) -> Placement:
 def check_gpus(config: ServiceConfig, gpus: int) -> None:
     """Raises ConfigError when there are fewer GPUs than workers that take one each."""
     workers = config.workers
-    needed = workers.replicas * workers.tensor_parallel
+    needed = workers.most * workers.tensor_parallel
     if not wants_gpus(config) or gpus >= needed or (gpus == 0 and config.engine.device == "auto"):
         return
     raise ConfigError(
-        f"{workers.replicas} replica(s) of {workers.tensor_parallel} rank(s) need {needed} GPUs, "
+        f"{workers.most} replica(s) of {workers.tensor_parallel} rank(s) need {needed} GPUs, "
         f"of which there are {gpus}; use a smaller --tensor-parallel, fewer --replicas, "
         "or engine.device: cpu"
     )

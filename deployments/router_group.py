@@ -83,6 +83,7 @@ class RouterGroup:
         )
         self._router.tracer = start_tracing(config.tracing, self._router.id)
         self._router.passport = passport
+        self._router.may_sleep = config.workers.least == 0
         settings = _hub_settings(config, policy, spec)
         connect = partial(hub.connect, settings)
         self._link = HubLink(self._router.share, self._router.reporter, self._router, connect)
@@ -127,6 +128,7 @@ class RouterGroup:
         config = read_told(user_config)
         self._tenants.become(config.who_is_served())
         self._operators.become(config.who_may_operate())
+        self._router.may_sleep = config.workers.least == 0
         needed = config.router.replicas > 1 or self._router.reporter.enabled
         if needed and self._talk is None:
             self._talk = asyncio.create_task(self._keep_in_touch(), name="talk with the Hub")
@@ -135,10 +137,13 @@ class RouterGroup:
             self._talk = None
 
     async def _keep_in_touch(self) -> NoReturn:
-        """Talk with the Hub, but first let the workers start, which want all cores for that."""
+        """Talk with the Hub, but first let the workers start, which want all cores for that.
+
+        Where there may be none, it is the Hub that has the first one started.
+        """
         while True:
             await asyncio.sleep(LOOK_S)
-            if any(view.ready for view in self._router.replicas()):
+            if self._router.may_sleep or any(view.ready for view in self._router.replicas()):
                 await self._link.run()
 
     async def look(self, at: Literal["health", "guard"]) -> dict[str, Any] | None:
@@ -230,7 +235,7 @@ def _base(config: ServiceConfig) -> Controls:
 
 
 def _figures_settings(config: ServiceConfig, spec: ModelSpec) -> FiguresSettings:
-    telemetry, seats = config.telemetry, config.engine.max_sequences * config.workers.replicas
+    telemetry, seats = config.telemetry, config.engine.max_sequences * config.workers.most
     return FiguresSettings(
         Targets(telemetry.first_token_target_s, telemetry.per_token_target_s),
         telemetry.price_per_replica_hour,

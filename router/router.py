@@ -71,6 +71,7 @@ class Router:
         reporter: makes what is told to the Hub.
         tracer: of this process; None, as at the start, where nothing is traced.
         passport: what replicas are shown; nothing, as at the start, where they ask for nothing.
+        may_sleep: there may be no replica at all, until somebody asks for something.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class Router:
         self.id = uuid.uuid4().hex
         self.tracer: Tracer | None = None
         self.passport = Passport()
+        self.may_sleep = False
         self._model_name = model_name
         self._settings = settings
         self._clock = clock
