@@ -168,9 +168,8 @@ class _Fleet:
 
     def least(self) -> _Member:
         """Of those that serve, the one that has least to hand over, and of those the newest."""
-        loads = ((each.replica.load, name) for name, each in self.ready.items())
-        name = min(((load.running + load.waiting, name) for load, name in reversed([*loads])),
-                   key=lambda each: each[0])[1]  # fmt: skip
+        loads = {name: each.replica.load for name, each in reversed(self.ready.items())}
+        name = min(loads, key=lambda name: loads[name].running + loads[name].waiting)
         member = self.draining[name] = self.ready.pop(name)
         return member
 
@@ -181,7 +180,7 @@ class _Fleet:
 class _FleetWorld:
     """One course while it runs."""
 
-    def __init__(self, settings: FleetSettings, sizer: Sizer, fixed: int) -> None:
+    def __init__(self, settings: FleetSettings, sizer: Sizer, most: int) -> None:
         self._now = 0.0
         self._settings = settings
         self._sizer = sizer
@@ -195,7 +194,7 @@ class _FleetWorld:
         self._router = SimulatedRouter(
             0,
             (),
-            _roomy(fixed),
+            _roomy(most),
             telemetry,
             Clocks(lambda: self._now, lambda: EPOCH + self._now),
             settings.patience_s,
