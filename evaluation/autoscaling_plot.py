@@ -23,7 +23,7 @@ def draw(points: Sequence[Point]) -> str:
     for scale in dict.fromkeys(each.scale for each in points):
         of_scale = [each for each in points if each.scale == scale]
         rows.append([_load(scale, of_scale[0]), _sizes(of_scale, arms), _trade(of_scale, arms)])
-    return sheet(rows, arms)
+    return sheet(rows, {arm: colour for colour, arm in enumerate(arms)})
 
 
 def _load(scale: str, point: Point) -> tuple[str, str]:

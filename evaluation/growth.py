@@ -34,6 +34,7 @@ __all__ = ["Course", "Dimension", "exponent", "main", "study"]
 REPLICAS = 8
 """Where it is not they that grow."""
 TENANTS = 10
+REST_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +105,8 @@ def over_n_log_n(points: Sequence[tuple[int, float]]) -> float:
     return (last / first) / (math.log2(1 + most) / math.log2(1 + least))
 
 
-async def measure(dimension: Dimension, size: int) -> Sample:
-    """One sample."""
+async def measure(dimension: Dimension, size: int, rest_s: float) -> Sample:
+    """One sample; ``rest_s``: seconds in which nothing happens."""
     replicas = size if dimension.name == "replicas" else REPLICAS
     number = size if dimension.name in {"tenants", "in line"} else TENANTS
     tenants = [Tenant(f"tenant-{each}") for each in range(number)]
@@ -120,12 +121,15 @@ async def measure(dimension: Dimension, size: int) -> Sample:
             grown = resident_bytes() - before
             seconds, later = await rig.serve(dimension.requests, tenants)
             token_us = 1e6 * later / (dimension.requests * TOKENS)
-        rest_us = 1e6 * await rig.rest(0.5)
+        rest_us = 1e6 * await rig.rest(rest_s)
     return Sample(1e6 * seconds / dimension.requests, token_us, rest_us, max(0, grown))
 
 
 def study(
-    dimensions: Sequence[Dimension], rounds: int, tell: Callable[[str], None]
+    dimensions: Sequence[Dimension],
+    rounds: int,
+    tell: Callable[[str], None],
+    rest_s: float = REST_S,
 ) -> tuple[Report, list[Course]]:
     """All dimensions; ``tell``: of the progress."""
     report, courses = Report("growth", {"rounds": rounds}), list[Course]()
@@ -133,7 +137,7 @@ def study(
         samples: dict[int, list[Sample]] = {size: [] for size in dimension.sizes}
         for turn in range(rounds):
             for size in dimension.sizes if turn % 2 == 0 else reversed(dimension.sizes):
-                samples[size].append(asyncio.run(measure(dimension, size)))
+                samples[size].append(asyncio.run(measure(dimension, size, rest_s)))
                 tell(f"{dimension.name} {size}, round {turn + 1}: {samples[size][-1]}")
         courses.append(Course(dimension, tuple(map(tuple, samples.values()))))
         _conclude(courses[-1], report)
@@ -178,7 +182,8 @@ def draw(courses: Sequence[Course]) -> str:
         marks += [dot(panel, each, 0, f"{each[0]:g}: {each[1]:.3g}") for each in shares]
         title = f"{course.dimension.name}: n^{1 + exponent(course.of(_request)):.2f}"
         row.append((title, picture(panel, marks, title)))
-    return sheet([row[:2], row[2:]] if row[2:] else [row], ("total of n requests, processor time", *[""] * 6, "n log n"))
+    rows = [row[:2], row[2:]] if row[2:] else [row]
+    return sheet(rows, {"processor time of n requests": 0, "n log n": 7})
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -209,7 +209,7 @@ class Rig:
         gc.collect()
         began, since = time.process_time(), time.monotonic()
         await asyncio.sleep(wall_s)
-        return (time.process_time() - began) / (time.monotonic() - since)
+        return (time.process_time() - began) / max(1e-9, time.monotonic() - since)
 
     def _ask(self, tenants: Sequence[Tenant]) -> Flight:
         self._asked += 1

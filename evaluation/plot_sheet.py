@@ -5,7 +5,7 @@ Owns colours, titles and the key, which a page gives them elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 from chairlift.evaluation.study_svg import HEIGHT, WIDTH, Point, text
@@ -22,8 +22,8 @@ _STYLE = (
 _TITLE, _KEY = 22, 24
 
 
-def sheet(rows: Sequence[Sequence[tuple[str, str]]], key: Sequence[str]) -> str:
-    """Rows of titles and pictures, under the key: a name for each colour."""
+def sheet(rows: Sequence[Sequence[tuple[str, str]]], key: Mapping[str, int]) -> str:
+    """Rows of titles and pictures, under the key: names, and the colours that they have."""
     columns = max(len(row) for row in rows)
     width, height = columns * WIDTH, _KEY + len(rows) * (HEIGHT + _TITLE)
     colours = "".join(
@@ -49,11 +49,11 @@ def sheet(rows: Sequence[Sequence[tuple[str, str]]], key: Sequence[str]) -> str:
     return "\n".join([*parts, "</svg>\n"])
 
 
-def _key(names: Sequence[str]) -> list[str]:
+def _key(key: Mapping[str, int]) -> list[str]:
     parts, left = [], 46.0
-    for number, name in enumerate(names):
+    for name, colour in key.items():
         place: Point = (left + 14, 16.0)
-        parts.append(f'<rect class="c{number}" x="{left:.0f}" y="7" width="10" height="10"/>')
+        parts.append(f'<rect class="c{colour}" x="{left:.0f}" y="7" width="10" height="10"/>')
         parts.append(text(place, name, "start"))
         left += 34 + 6.2 * len(name)
     return parts
