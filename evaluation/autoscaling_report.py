@@ -85,9 +85,7 @@ def point_of(scale: str, arm: str, course: FleetCourse) -> Point:
     """What it came to."""
     settings, asked = course.settings, course.asked
     firsts = [
-        each.first_token_at - each.arrived_at
-        for each in asked
-        if each.first_token_at is not None
+        each.first_token_at - each.arrived_at for each in asked if each.first_token_at is not None
     ]
     on_time = sum(_is_on_time(each, settings.first_token_s, settings.per_token_s) for each in asked)
     last_s = settings.given[-1].at_s

@@ -61,9 +61,7 @@ class _Actor:
     open: list[int] = field(default_factory=list)
     step: int = 0
 
-    def message(
-        self, accepted: Sequence[int] = (), deltas: Sequence[Delta] = ()
-    ) -> pb.FromWorker:
+    def message(self, accepted: Sequence[int] = (), deltas: Sequence[Delta] = ()) -> pb.FromWorker:
         """What it says next; those beyond its seats wait there."""
         self.step += 1
         load = LoadReport(
@@ -115,7 +113,9 @@ class Rig:
             max_queued_tokens=_UNBOUNDED * len(PROMPT),
         )
         router = Router(_tokenizer(), settings, clock=lambda: 1.0)
-        router.update_members({f"replica-{number:03d}": "127.0.0.1:9" for number in range(replicas)})
+        router.update_members(
+            {f"replica-{number:03d}": "127.0.0.1:9" for number in range(replicas)}
+        )
         rig = cls(router, [_Actor(stream) for stream in router.members])
         actors = rig._actors
         for actor in actors:

@@ -1,4 +1,4 @@
-"""A cluster that grows and shrinks loses nobody, repeats, and is paid for as long as it is there."""
+"""A cluster that grows and shrinks loses nobody, repeats, and is paid for while it is there."""
 
 from __future__ import annotations
 
