@@ -21,8 +21,8 @@ from pathlib import Path
 
 from chairlift.cluster.autoscaling import ScalingPolicy
 from chairlift.cluster.autoscaling_config import AutoscalingConfig
-from chairlift.evaluation.autoscaling_plot import draw
-from chairlift.evaluation.autoscaling_report import (
+from chairlift.evaluation.fleet_plot import draw
+from chairlift.evaluation.fleet_report import (
     DEFAULT,
     FIXED,
     OURS,

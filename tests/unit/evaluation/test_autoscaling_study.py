@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from chairlift.evaluation.autoscaling_plot import draw
-from chairlift.evaluation.autoscaling_report import DEFAULT, FIXED, OURS, Point, findings, table
+from chairlift.evaluation.fleet_plot import draw
+from chairlift.evaluation.fleet_report import DEFAULT, FIXED, OURS, Point, findings, table
 from chairlift.evaluation.autoscaling_study import main
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from chairlift.evaluation.autoscaling_report import FIXED, GOODPUT, HOURS, Point
+from chairlift.evaluation.fleet_report import FIXED, GOODPUT, HOURS, Point
 from chairlift.evaluation.plot_sheet import sheet
 from chairlift.evaluation.study_svg import Axis, Panel, dot, line, picture, steps, stroke
 
