@@ -11,15 +11,16 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
-from ray.serve.autoscaling_policy import replica_queue_length_autoscaling_policy
-from ray.serve.config import AutoscalingContext
 
 from chairlift.cluster.autoscaling import ScalingPolicy
 from chairlift.cluster.scaling import Fleet, Scaling
 from chairlift.deployments.hub_name import HUB, NAMESPACE
+
+if TYPE_CHECKING:
+    from ray.serve.config import AutoscalingContext
 
 __all__ = ["HubPolicy", "OngoingRequests"]
 
@@ -97,6 +98,8 @@ class OngoingRequests(HubPolicy):
 
     def __call__(self, context: AutoscalingContext) -> tuple[float, dict[str, Any]]:
         """Called in the controller's loop."""
+        from ray.serve.autoscaling_policy import replica_queue_length_autoscaling_policy
+
         scaling, now = self._newest(context), time.monotonic()
         if scaling is None:
             return context.target_num_replicas, {}
