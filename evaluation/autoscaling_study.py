@@ -21,6 +21,8 @@ from pathlib import Path
 
 from chairlift.cluster.autoscaling import ScalingPolicy
 from chairlift.cluster.autoscaling_config import AutoscalingConfig
+from chairlift.evaluation.drill_report import Report
+from chairlift.evaluation.fleet_load import Scaled, fitted_arrivals, fleet_load, rates_of
 from chairlift.evaluation.fleet_plot import draw
 from chairlift.evaluation.fleet_report import (
     DEFAULT,
@@ -31,8 +33,6 @@ from chairlift.evaluation.fleet_report import (
     point_of,
     table,
 )
-from chairlift.evaluation.drill_report import Report
-from chairlift.evaluation.fleet_load import Scaled, fitted_arrivals, fleet_load, rates_of
 from chairlift.evaluation.fleet_sizers import Fixed, Ours, ServeRule, ServesDefault
 from chairlift.evaluation.fleet_world import FleetSettings, Sizer, play_fleet
 from chairlift.evaluation.guard_replica import Machine

@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from chairlift.evaluation.autoscaling_study import main
 from chairlift.evaluation.fleet_plot import draw
 from chairlift.evaluation.fleet_report import DEFAULT, FIXED, OURS, Point, findings, table
-from chairlift.evaluation.autoscaling_study import main
 
 
 def point(arm: str, on_time: int, hours: float) -> Point:
