@@ -32,8 +32,8 @@ GOODPUT_OF = 10
 SATURATED = 0.8
 """Share of steps after which somebody waited, from which on a pace is the most that there is."""
 LEARNED_S = 6 * 3600.0
-"""For how long a pace is believed: hardware and model do not change, and where the pace is forgotten
-over a pause, the next burst is taken for little work until replicas are saturated again."""
+"""For how long a pace is believed: hardware and model stay the same. Where it was forgotten over a
+pause, the next burst was taken for little work until replicas were saturated again."""
 
 
 class LoadReader:

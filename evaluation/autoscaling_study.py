@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -54,6 +55,9 @@ MACHINE = Machine(
 
 FIRST_TOKEN_S, PER_TOKEN_S = 5.0, 0.5
 
+TARGET_LOAD, LOW_LOAD, HOLDS = 0.6, 0.4, 5.0
+"""Of our policy; the last one: ``hold_s`` is so many times as long as a replica takes to start."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scale:
@@ -63,6 +67,7 @@ class Scale:
         least, most: replicas.
         start_s: from a replica's order until it serves.
         load: how the course becomes a load.
+        part_s: of the course, before it is stretched; the rest is left out.
     """
 
     name: str
@@ -70,30 +75,34 @@ class Scale:
     most: int
     start_s: float
     load: Scaled
+    part_s: float = math.inf
 
 
 SCALES = (
-    Scale("3 replicas", 1, 3, 5.0, Scaled(stretch=5.0, copies=1.0, spread_s=0.0)),
-    Scale("20 replicas", 2, 20, 60.0, Scaled(stretch=8.0, copies=11.0, spread_s=30.0)),
-    Scale("200 replicas", 20, 200, 90.0, Scaled(stretch=8.0, copies=110.0, spread_s=30.0)),
+    Scale("3 replicas", 1, 3, 5.0, Scaled(stretch=10.0, copies=1.0, spread_s=0.0)),
+    Scale("20 replicas", 4, 20, 60.0, Scaled(stretch=24.0, copies=15.0, spread_s=60.0)),
+    Scale("200 replicas", 40, 200, 90.0, Scaled(stretch=24.0, copies=150.0, spread_s=60.0), 600.0),
 )
 
 
 def policy_of(scale: Scale) -> ScalingPolicy:
-    """As it ships, but for the bounds, the target, and how long a replica takes to start."""
+    """As one would be configured where replicas take so long to start, with room for it to rise.
+
+    The rest is as it ships.
+    """
     usual = AutoscalingConfig()
     return ScalingPolicy(
         min_replicas=scale.least,
         max_replicas=scale.most,
         first_token_target_s=FIRST_TOKEN_S,
-        target_load=usual.target_load,
-        low_load=usual.low_load,
+        target_load=TARGET_LOAD,
+        low_load=LOW_LOAD,
         queue_share=usual.queue_share,
         objective=usual.objective,
         lead_s=scale.start_s,
         up_cool_down_s=usual.up_cool_down_s,
         down_cool_down_s=usual.down_cool_down_s,
-        hold_s=usual.hold_s,
+        hold_s=max(usual.hold_s, HOLDS * scale.start_s),
         down_share=usual.down_share,
     )
 
@@ -104,7 +113,7 @@ def play_scale(
     """All arms; last a fixed size that costs what ours does."""
     rule = ServeRule(scale.least, scale.most)
     half = ServeRule(scale.least, scale.most, target_ongoing_requests=MACHINE.seats / 2)
-    given = fleet_load(arrivals, scale.load)
+    given = fleet_load([each for each in arrivals if each.at_s < scale.part_s], scale.load)
     points: list[Point] = []
 
     def play(arm: str, start: int, sizer: Sizer) -> Point:
