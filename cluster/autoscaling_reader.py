@@ -2,7 +2,7 @@
 
 Owns the definitions of ``LoadReading`` where there is a Hub; most are the Guard's (``signals``,
 ``replica_signals``). What one replica can compute is learned where replicas have more to do than
-they can, and believed for some minutes. Pure: times are passed in, as seconds of the wall clock.
+they can, and believed for hours. Pure: times are passed in, as seconds of the wall clock.
 
     slope         sequences of the last 10 s less those of the 10 s before, less two standard
                   deviations of that, a second
@@ -31,8 +31,9 @@ GOODPUT_OF = 10
 """Requests in the last 10 s, below which nothing is said of those that met their targets."""
 SATURATED = 0.8
 """Share of steps after which somebody waited, from which on a pace is the most that there is."""
-LEARNED_S = 600.0
-"""For how long a pace is believed."""
+LEARNED_S = 6 * 3600.0
+"""For how long a pace is believed: hardware and model stay the same. Where it was forgotten over a
+pause, the next burst was taken for little work until replicas were saturated again."""
 
 
 class LoadReader:
