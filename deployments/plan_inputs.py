@@ -76,7 +76,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     model.add_argument("--kv-type", choices=("auto", "float8"), default="auto", help="on a GPU")
 
-    device = parser.add_argument_group("device")
+    _add_device(parser.add_argument_group("device"))
+    _add_load(parser.add_argument_group("load"))
+    wishes = parser.add_argument_group("margins")
+    wishes.add_argument(
+        "--headroom", type=_share, default=0.2, help="share of seats that stays free (0.2)"
+    )
+    wishes.add_argument("--spares", type=_whole, default=1, help="replicas that may be missing (1)")
+    wishes.add_argument("--token-budget", type=count, help="of a step (512; on a GPU 2048)")
+
+
+def _add_device(device: argparse._ArgumentGroup) -> None:
     device.add_argument(
         "--gpu",
         required=True,
@@ -93,7 +103,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     device.add_argument("--price", type=positive, help="of one device for an hour")
 
-    load = parser.add_argument_group("load")
+
+def _add_load(load: argparse._ArgumentGroup) -> None:
     load.add_argument("--rate", type=positive, required=True, help="requests/s at the busiest")
     load.add_argument(
         "--least-rate", type=positive, metavar="RATE", help="at the calmest (a quarter of --rate)"
@@ -122,13 +133,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     load.add_argument(
         "--per-token", type=positive, default=0.1, metavar="S", help="target, mean (0.1)"
     )
-
-    wishes = parser.add_argument_group("margins")
-    wishes.add_argument(
-        "--headroom", type=_share, default=0.2, help="share of seats that stays free (0.2)"
-    )
-    wishes.add_argument("--spares", type=_whole, default=1, help="replicas that may be missing (1)")
-    wishes.add_argument("--token-budget", type=count, help="of a step (512; on a GPU 2048)")
 
 
 def read_question(arguments: argparse.Namespace) -> Asked:
