@@ -80,7 +80,7 @@ $(GPU): $(DEV)
 gpu-report: $(GPU) ## is it right on this machine's GPU, and how fast, in six minutes
 	@$(BIN)/python -m chairlift.evaluation.gpu_report $(ARGS)
 
-check: $(DEV)   ## format, lint, types, layers, size limits, generated stubs, documents, security
+check: $(DEV)   ## format, lint, types, layers, size limits, generated stubs, documents, runbooks, security
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -88,6 +88,7 @@ check: $(DEV)   ## format, lint, types, layers, size limits, generated stubs, do
 	PYTHONPATH=tests $(BIN)/python -m checks.size_limits
 	PYTHONPATH=tests $(BIN)/python -m checks.proto_stubs
 	PYTHONPATH=tests $(BIN)/python -m checks.docs
+	PYTHONPATH=tests $(BIN)/python -m checks.runbooks
 	$(BIN)/bandit -q -c pyproject.toml -r cluster deployments evaluation kernels router workers client
 	PYTHONPATH=tests $(BIN)/python -m checks.audit --where-possible
 

@@ -16,6 +16,8 @@ from chairlift.evaluation.drill_guard import GuardSettings
 from chairlift.evaluation.drill_guard import run as guard
 from chairlift.evaluation.drill_guard_faults import GuardFaultSettings
 from chairlift.evaluation.drill_guard_faults import run as guard_faults
+from chairlift.evaluation.drill_incident import IncidentSettings
+from chairlift.evaluation.drill_incident import run as incident
 from chairlift.evaluation.drill_kill import KillSettings
 from chairlift.evaluation.drill_kill import run as kill
 from chairlift.evaluation.drill_overload import OverloadSettings
@@ -44,6 +46,7 @@ def _drills(*, real: bool) -> dict[str, Callable[[], Report]]:
         "overload": lambda: overload(OverloadSettings.real() if real else OverloadSettings()),
         "guard": lambda: guard(GuardSettings.real() if real else GuardSettings()),
         "guard-faults": lambda: guard_faults(GuardFaultSettings()),
+        "incident": lambda: incident(IncidentSettings()),
         "vanish": lambda: vanish(VanishSettings.real() if real else VanishSettings()),
         "prefix": lambda: prefix(PrefixSettings.real() if real else PrefixSettings()),
     }

@@ -78,6 +78,15 @@ def test_the_command_writes_both_files(tmp_path: Path, capsys: pytest.CaptureFix
     assert "dashboard.json" in capsys.readouterr().out
 
 
+def test_alerts_lead_to_their_runbooks_wherever_the_page_is(tmp_path: Path) -> None:
+    for name, rule in rules().items():
+        assert rule["annotations"]["runbook_url"] == f"docs/operations.md#{name.lower()}"
+    assert run("--out", str(tmp_path), "--runbooks", "https://wiki.example/ops") == 0
+    assert "runbook_url: https://wiki.example/ops#chairlifthubmissing" in (
+        (tmp_path / "alerts.yaml").read_text("utf-8")
+    )
+
+
 def test_what_cannot_be_written_or_read_is_one_line(tmp_path: Path) -> None:
     taken = tmp_path / "file"
     taken.write_text("")
@@ -161,7 +170,7 @@ def test_rules_are_what_prometheus_takes() -> None:
         )
         assert rule["labels"]["severity"] in ("warning", "critical")
         assert rule["labels"]["owner"]
-        assert set(rule["annotations"]) == {"summary", "runbook"}
+        assert set(rule["annotations"]) == {"summary", "runbook_url"}
         assert rule["annotations"]["summary"].count("{{") == rule["annotations"]["summary"].count(
             "}}"
         )
@@ -183,7 +192,6 @@ def test_each_signal_has_a_rule_with_the_policys_threshold_and_owner(tmp_path: P
             number, unit = re.fullmatch(r"(\d+)(ms|s)", rule["for"]).groups()
             assert int(number) / {"ms": 1000, "s": 1}[unit] == its.for_s
             assert rule["labels"]["owner"] == its.owner
-            assert rule["annotations"]["runbook"] == f"docs/guard.md#{signal.value}"
     assert rules(file)[of_signal(Signal.KV_USE)]["expr"].endswith(">= 0.8125")
 
 
@@ -195,5 +203,6 @@ def test_a_person_is_called_from_the_rung_page_on() -> None:
         "ChairliftGuardPage",
         "ChairliftGuardWaiting",
         "ChairliftHubMissing",
+        "ChairliftNoReplica",
         of_signal(Signal.CONTRADICTION),
     }
