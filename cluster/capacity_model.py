@@ -61,7 +61,7 @@ class ModelFigures:
 
     def bytes_read(self, tokens: float) -> float:
         """Weights that a step of so many tokens reads; of experts those that somebody takes."""
-        taken = 1 - (1 - self.expert_share) ** tokens
+        taken = 1 - math.pow(1 - self.expert_share, tokens)
         read = self.parameters - self.looked_up - (1 - taken) * self.experts
         return self.weight_bytes / self.parameters * read
 

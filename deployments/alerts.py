@@ -1,8 +1,9 @@
 """Alert rules for Prometheus, with the thresholds and owners of the Guard's policy.
 
 Owns which alerts there are. They are made from the policy that is in force, so they cannot ask for
-anything else than the Guard does; what they look at is what ``/metrics/cluster`` has. Whoever
-scrapes several routers has each figure several times, hence the ``max`` around all of them.
+anything else than the Guard does; what they look at is what ``/metrics/cluster`` has, and for
+certificates ``/metrics``. Whoever scrapes several routers has each figure several times, hence the
+``max`` around all of them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import yaml
 
 from chairlift.cluster.guard_policy import GuardPolicy
 from chairlift.cluster.guard_state import Rung, Signal
+from chairlift.deployments.certificate_ends import METRIC
 from chairlift.deployments.cluster_metrics import PREFIX
 
 __all__ = ["RUNBOOKS", "alert_rules"]
@@ -25,6 +27,7 @@ LOOK_EVERY_S = 5
 NO_REPLICA_S = 10
 MINUTE_S = 60
 HOUR_S = 3600
+FORTNIGHT_S = 14 * 24 * HOUR_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,7 @@ def alert_rules(policy: GuardPolicy, runbooks: str = RUNBOOKS) -> str:
             ("chairlift-signals", _signals(policy)),
             ("chairlift-guard", _guard(policy)),
             ("chairlift-replicas", _replicas(policy)),
+            ("chairlift-certificates", _certificates(policy)),
         )
     ]
     return str(yaml.safe_dump({"groups": groups}, sort_keys=False, allow_unicode=True, width=120))
@@ -166,6 +170,18 @@ def _replicas(policy: GuardPolicy) -> Iterator[_Alert]:
         "critical",
         serving,
         "no replica takes requests: they wait, and are refused then",
+    )
+
+
+def _certificates(policy: GuardPolicy) -> Iterator[_Alert]:
+    """Of the page of each router, where the others are of the cluster's."""
+    yield _Alert(
+        "CertificateEnds",
+        f"min({METRIC}) - time() < {FORTNIGHT_S}",
+        HOUR_S,
+        "warning",
+        policy.signals[Signal.BURN_RATE].owner,
+        "a certificate holds for less than a fortnight: {{ $value | humanizeDuration }}",
     )
 
 

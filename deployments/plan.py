@@ -65,8 +65,10 @@ def configuration(asked: Asked, report: Report) -> dict[str, Any]:
     question, plan = asked.question, report.expected
     calm = replace(question, load=replace(question.load, rate=asked.least_rate))
     least = make_plan(calm, report.degree, asked.cases.expected).replicas
+    on_cpu, dtype = question.device.is_cpu, question.model.dtype
     engine: dict[str, Any] = {
-        "device": "cpu" if question.device.is_cpu else "cuda",
+        "device": "cpu" if on_cpu else "cuda",
+        "cpu_math" if on_cpu else "dtype": dtype,
         "max_sequences": plan.seats,
         "token_budget": question.wishes.token_budget,
         "kv_memory": report.kv_memory,

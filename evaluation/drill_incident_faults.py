@@ -201,7 +201,5 @@ INCIDENTS = (
     Incident("the ledger's disk is full", "The disk of the ledger is full", _full_disk),
     Incident("a tenant floods", "A tenant floods", _flood),
     Incident("a burst", "ChairliftSignalOfferedLoad", _burst),
-    Incident(
-        "a certificate expires", "A certificate is about to expire", _certificate_expires, tls=True
-    ),
+    Incident("a certificate expires", "ChairliftCertificateEnds", _certificate_expires, tls=True),
 )

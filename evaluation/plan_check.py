@@ -132,8 +132,9 @@ def _compare(arguments: argparse.Namespace, kind: MathChoice) -> Iterator[Compar
     say(f"{kind}: {len(places)} points, {arguments.rounds} times")
     seconds = measure(runner, places, spec.vocab_size, arguments.rounds)
     for place, measured in zip(places, seconds, strict=True):
-        yield Compared(_named(place), "ms", *(1e3 * each for each in predict(predictor, place)),
-                       1e3 * measured)  # fmt: skip
+        best, expected, worst = predict(predictor, place)
+        milliseconds = (1e3 * each for each in (best, expected, worst, measured))
+        yield Compared(_named(place), "ms", *milliseconds)
     for seats in arguments.seats:
         say(f"{kind}: a load that keeps {seats} seats full")
         prompts = seats * _LOAD_PROMPT / _LOAD_OUTPUT

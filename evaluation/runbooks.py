@@ -104,8 +104,12 @@ def script(commands: Iterable[Command], values: Mapping[str, str]) -> str:
 
 
 def _filled(pattern: str, values: Mapping[str, str]) -> str:
-    """With values in place of their names; a ``$`` before anything else stays."""
-    return _NAME.sub(lambda name: re.escape(values.get(name[1], name[0])), pattern)
+    """With values in place of their names; any other ``$`` stays."""
+
+    def value(name: re.Match[str]) -> str:
+        return re.escape(values[name[1]]) if name[1] in values else name[0]
+
+    return _NAME.sub(value, pattern)
 
 
 def _sections(lines: Sequence[str]) -> Iterator[tuple[str, int, list[str]]]:

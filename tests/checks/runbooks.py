@@ -29,7 +29,7 @@ from checks.source import Violation
 
 __all__ = ["check_commands", "check_rules", "check_runbooks", "check_rungs", "main"]
 
-_CALL = re.compile(r"\bchairlift ((?!serves\b)[a-z]+)([^`|;&\n]*)")
+_CALL = re.compile(r"(?:^|[|;&(])\s*chairlift ([a-z]+)([^|;&\n]*)")
 _MODULE = re.compile(r"python -m (chairlift(?:\.\w+)+)")
 _FLAG = re.compile(r"(?<=\s)(--[a-z-]+)")
 _CODE = re.compile(r"```sh\n(.*?)```|`([^`\n]+)`", re.DOTALL)

@@ -13,12 +13,13 @@ from chairlift.cluster.guard_policy import SHIPPED, load_policy
 from chairlift.cluster.guard_state import Rung, Signal
 from chairlift.deployments import monitoring
 from chairlift.deployments.alerts import alert_rules
+from chairlift.deployments.certificate_ends import METRIC
 from chairlift.deployments.cluster_metrics import cluster_families
 from support.figures import cluster_figures
 
 WORD = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 LABELS = re.compile(r"\{[^}]*\}|\bby\s*\([^)]*\)|\[[^\]]*\]|\$\w+")
-FUNCTIONS = {"max", "min", "rate", "increase", "absent", "label_values"}
+FUNCTIONS = {"max", "min", "rate", "increase", "absent", "label_values", "time"}
 
 
 def run(*flags: str) -> int:
@@ -44,11 +45,12 @@ def known() -> dict[str, set[str]]:
     figures = cluster_figures()
     for window in figures["windows"].values():
         window["cost_per_met"] = 0.01
-    return {
+    clusters = {
         sample.name: set(sample.labels)
         for family in cluster_families(figures)
         for sample in family.samples
     }
+    return clusters | {METRIC: {"setting"}}  # of each router's own page
 
 
 def panels(board: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -165,7 +167,7 @@ def test_rules_are_what_prometheus_takes() -> None:
         assert re.fullmatch(r"\d+(s|ms)", rule["for"])
         assert re.fullmatch(
             r"(absent\([a-z_]+\)|(max|min)\([^()]+\)|max\(increase\([a-z_]+\[\d+m\]\)\))"
-            r"( (<=|>=|>|==) [0-9.]+)?",
+            r"( - time\(\))?( (<=|>=|>|<|==) [0-9.]+)?",
             rule["expr"],
         )
         assert rule["labels"]["severity"] in ("warning", "critical")

@@ -47,6 +47,7 @@ def test_the_configuration_is_one_that_serve_takes(tmp_path: Path, capsys):
     assert config.workers.replicas == value(tree, "replicas with spares")
     assert config.router.replicas == value(tree, "routers")
     assert config.engine.kv_memory <= value(tree, "room for the KV cache, per replica")
+    assert config.engine.dtype == "bfloat16"
     assert config.telemetry.per_token_target_s == 0.05
     assert config.telemetry.price_per_replica_hour == 3.5
 
