@@ -12,9 +12,10 @@ import contextlib
 import signal
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from chairlift.cluster.keys import hash_key
@@ -32,17 +33,18 @@ from chairlift.evaluation.drill_incident_faults import (
 )
 from chairlift.evaluation.drill_report import Report, exactly
 from chairlift.evaluation.drill_service import engine_section, running_service, wait_until
-from chairlift.evaluation.runbook_shell import Followed, RunbookShell
+from chairlift.evaluation.runbook_shell import RunbookShell
 from chairlift.evaluation.runbooks import Command, Runbook, read_runbooks
 
 __all__ = ["IncidentSettings", "run"]
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "operations.md"
-STEPS = 3
-"""Seen, mended, answering."""
+STEPS = 4
+"""Well before, seen, mended, answering."""
 ASK_EVERY_S = 0.25
 DISK = "4m"
 APPLIED = b"configuration applied"
+WELL = Command("curl -sk $URL/metrics/cluster", r"cluster_routers $ROUTERS\.0")
 ANSWERED = Command(
     "curl -sk $URL/v1/completions -H 'Content-Type: application/json' "
     '-d \'{"model": "drill", "prompt": "a", "max_tokens": 4}\'',
@@ -93,10 +95,10 @@ class IncidentSettings:
 
 @dataclass(slots=True)
 class _Asked:
-    """What somebody got who asked all the while."""
+    """What somebody got who asked all the while; ``failed``: how often for which reason."""
 
     answered: int = 0
-    failed: int = 0
+    failed: Counter[str] = field(default_factory=Counter)
 
 
 def run(settings: IncidentSettings) -> Report:
@@ -108,7 +110,9 @@ def run(settings: IncidentSettings) -> Report:
         if plain:
             with running_service(config=settings.config(policy, ledger)) as service:
                 config = service.output.with_name("config.yaml")
-                scene = Scene(service, config, settings.capacity, settings.replicas, ledger)
+                scene = Scene(
+                    service, config, settings.capacity, settings.replicas, settings.routers, ledger
+                )
                 in_loop(_break_all(scene, settings, plain, runbooks, report))
     for incident in settings.incidents:
         if incident.tls:
@@ -129,7 +133,10 @@ async def _break_all(
         for incident in incidents:
             async with _somebody_asks(client) as asked:
                 await _break(scene, settings, incident, runbooks, report)
-            report.figures[f"{incident.name}: asked meanwhile"] = asdict(asked)
+            report.figures[f"{incident.name}: asked meanwhile"] = {
+                "answered": asked.answered,
+                "failed": dict(asked.failed),
+            }
             if scene.config.read_text() != first:
                 scene.config.write_text(first)
                 await asyncio.to_thread(_reload, scene)
@@ -156,27 +163,26 @@ async def _break(
             "LOG": str(service.output),
         },
     )
-    steps = list[Followed]()
+    steps = [await shell.follow((WELL,), settings.mended_s, {"ROUTERS": str(scene.routers)})]
     try:
-        async with incident.fault(scene) as values:
-            for commands, deadline_s in (
-                (runbook.commands("First look"), settings.seen_s),
-                (runbook.commands("Action"), settings.mended_s),
-                ((ANSWERED,), settings.seen_s),
-            ):
-                steps.append(await shell.follow(commands, deadline_s, values))
+        if steps[0].ok:
+            async with incident.fault(scene) as values:
+                for commands, deadline_s in (
+                    (runbook.commands("First look"), settings.seen_s),
+                    (runbook.commands("Action"), settings.mended_s),
+                    ((ANSWERED,), settings.seen_s),
+                ):
+                    steps.append(await shell.follow(commands, deadline_s, values))
     except NotHere as error:
         report.figures[f"{incident.name}: not tried"] = str(error)
         return
-    held = sum(step.ok for step in steps)
-    claim = f"{incident.name}: steps that held, of seen, mended and answering"
-    report.claims.append(exactly(claim, held, STEPS))
-    seen, mended, _ = steps
-    report.figures[f"{incident.name}: seconds until seen"] = seen.seconds
-    report.figures[f"{incident.name}: seconds until mended"] = mended.seconds
-    for step in steps:
-        if not step.ok:
-            report.figures[f"{incident.name}: went wrong"] = step.last_words
+    claim = f"{incident.name}: steps that held, of well before, seen, mended and answering"
+    report.claims.append(exactly(claim, sum(step.ok for step in steps), STEPS))
+    for step, name in zip(steps[1:], ("seen", "mended"), strict=False):
+        report.figures[f"{incident.name}: seconds until {name}"] = step.seconds
+    wrong = [step.last_words for step in steps if not step.ok]
+    if wrong:
+        report.figures[f"{incident.name}: went wrong"] = wrong
 
 
 def _with_certificates(
@@ -198,7 +204,7 @@ def _with_certificates(
             "http": {"tls": {"certificate": str(crt), "key": str(key)}},
         }
         with running_service(config=config) as service:
-            scene = Scene(service, Path(folder, "config.yaml"), settings.capacity, 1)
+            scene = Scene(service, Path(folder, "config.yaml"), settings.capacity, 1, 1)
             in_loop(_break(scene, settings, incident, runbooks, report))
 
 
@@ -212,7 +218,8 @@ async def _somebody_asks(client: DrillClient) -> AsyncIterator[_Asked]:
         while True:
             answer = await client.ask(Question("completions", body))
             asked.answered += answer.failure is None
-            asked.failed += answer.failure is not None
+            if answer.failure is not None:
+                asked.failed[answer.failure.partition(":")[0]] += 1
             await asyncio.sleep(ASK_EVERY_S)
 
     task = asyncio.create_task(ask_on())

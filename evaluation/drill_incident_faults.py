@@ -53,6 +53,7 @@ class Scene:
     config: Path
     capacity: float
     replicas: int
+    routers: int
     ledger: Path | None = None
 
 
@@ -110,7 +111,7 @@ async def _worker_stopped(scene: Scene) -> AsyncIterator[Values]:
 async def _router_killed(scene: Scene) -> AsyncIterator[Values]:
     pids = await asyncio.to_thread(scene.service.router_pids)
     os.kill(pids[-1], signal.SIGKILL)
-    yield {"ROUTERS": str(len(pids))}
+    yield {"ROUTERS": str(scene.routers)}
 
 
 @asynccontextmanager

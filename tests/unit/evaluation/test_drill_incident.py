@@ -63,6 +63,9 @@ def test_a_shell_knows_the_program_and_the_variables(tmp_path: Path):
     assert "invalid choice" in failed.last_words
 
 
+YES = Command("echo yes", "yes")
+
+
 class Process:
     pid = 1
 
@@ -72,7 +75,7 @@ def broken(tmp_path: Path, incident: Incident, action: str) -> Report:
         "## Runbooks\n\n### R\n\n**First look.**\n\n```sh\necho $WORD   # shows trouble\n```\n\n"
         f"**Action.**\n\n```sh\n{action}\n```\n"
     )
-    scene = Scene(Service(Process(), 1, tmp_path / "output"), tmp_path / "c.yaml", 1.0, 1)  # type: ignore[arg-type]
+    scene = Scene(Service(Process(), 1, tmp_path / "output"), tmp_path / "c.yaml", 1.0, 1, 1)  # type: ignore[arg-type]
     report = Report("incident", {})
     settings = IncidentSettings(seen_s=0.0, mended_s=0.0)
     asyncio.run(drill_incident._break(scene, settings, incident, read_runbooks(page), report))
@@ -91,15 +94,23 @@ async def not_here(scene: Scene):
 
 
 def test_every_step_that_held_counts_and_one_that_did_not_says_why(tmp_path, monkeypatch):
-    monkeypatch.setattr(drill_incident, "ANSWERED", Command("echo yes", "yes"))
+    monkeypatch.setattr(drill_incident, "ANSWERED", YES)
+    monkeypatch.setattr(drill_incident, "WELL", YES)
     report = broken(tmp_path, Incident("x", "R", trouble), "echo mended   # shows mended")
-    assert [claim.measured for claim in report.claims] == [3]
+    assert [claim.measured for claim in report.claims] == [4]
     report = broken(tmp_path, Incident("x", "R", trouble), "echo worse   # shows mended")
     assert not report.holds
     assert "never showed mended" in str(report.figures["x: went wrong"])
 
 
-def test_what_cannot_be_broken_here_is_said_and_not_claimed(tmp_path):
+def test_what_cannot_be_broken_here_is_said_and_not_claimed(tmp_path, monkeypatch):
+    monkeypatch.setattr(drill_incident, "WELL", YES)
     report = broken(tmp_path, Incident("x", "R", not_here), "true")
     assert report.claims == []
     assert report.figures == {"x: not tried": "no such disk"}
+
+
+def test_what_was_ill_before_is_not_broken(tmp_path, monkeypatch):
+    monkeypatch.setattr(drill_incident, "WELL", Command("echo no", "yes"))
+    report = broken(tmp_path, Incident("x", "R", trouble), "true")
+    assert not report.holds
