@@ -106,7 +106,7 @@ _ON_GPU = Cases(
 _ON_CPU = Cases(
     worst=Efficiency(0.75, 0.3, 0.35, 0.0, 0.5e-3, 200e-6),
     expected=Efficiency(0.95, 0.4, 0.45, 0.5, 0.2e-3, 60e-6),
-    best=Efficiency(1.0, 0.6, 0.55, 1.0, 0.1e-3, 30e-6),
+    best=Efficiency(1.0, 0.6, 0.6, 1.0, 0.1e-3, 30e-6),
 )
 
 

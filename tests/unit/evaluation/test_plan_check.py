@@ -44,8 +44,8 @@ def test_everything_is_predicted_measured_and_compared(
     rows = json.loads(out.read_text())["int8"]
     # Of the points, those that its context of 128 tokens has room for.
     assert [row["what"].split(",")[0] for row in rows] == [
-        "first token of a prompt of 64",
-        "full load",
+        "prompt of 64",
+        "full load of 2 seats",
     ]
     for row in rows:
         assert 0 < row["low"] <= row["expected"] <= row["high"]
