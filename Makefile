@@ -85,7 +85,7 @@ $(GPU): $(DEV)
 gpu-report: $(GPU) ## is it right on this machine's GPU, and how fast, in six minutes
 	@$(BIN)/python -m chairlift.evaluation.gpu_report $(ARGS)
 
-check: $(DEV)   ## format, lint, types, layers, size limits, generated stubs, documents, manifests, security
+check: $(DEV)   ## format, lint, types, layers, size limits, stubs, documents, runbooks, manifests, security
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -93,6 +93,7 @@ check: $(DEV)   ## format, lint, types, layers, size limits, generated stubs, do
 	PYTHONPATH=tests $(BIN)/python -m checks.size_limits
 	PYTHONPATH=tests $(BIN)/python -m checks.proto_stubs
 	PYTHONPATH=tests $(BIN)/python -m checks.docs
+	PYTHONPATH=tests $(BIN)/python -m checks.runbooks
 	PYTHONPATH=tests $(BIN)/python -m checks.manifests
 	$(BIN)/bandit -q -c pyproject.toml -r cluster deployments evaluation kernels router workers client
 	PYTHONPATH=tests $(BIN)/python -m checks.audit --where-possible

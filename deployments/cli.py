@@ -22,6 +22,7 @@ COMMANDS = {
     "chat": ("deployments.chat", "chat with a running service in the terminal"),
     "top": ("deployments.top", "watch a running service in the terminal"),
     "guard": ("deployments.guard", "see what watches over a running service, and act by hand"),
+    "plan": ("deployments.plan", "say how many devices a model needs for a load"),
     "bench": ("evaluation.bench", "load a running service and measure it"),
     "evaluate": ("evaluation.evaluate", "run a study by its plan, and say whether its claim holds"),
     "monitoring": (

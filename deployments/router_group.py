@@ -28,6 +28,7 @@ from chairlift.cluster.protocol import Controls
 from chairlift.cluster.signals import SignalSettings
 from chairlift.cluster.tracing import start_tracing
 from chairlift.deployments import hub
+from chairlift.deployments.certificate_ends import certificate_families
 from chairlift.deployments.data_plane import DataPlane
 from chairlift.deployments.doors import Doors
 from chairlift.deployments.guard_door import GuardDoor
@@ -84,6 +85,7 @@ class RouterGroup:
         self._router.tracer = start_tracing(config.tracing, self._router.id)
         self._router.passport = passport
         self._router.may_sleep = config.workers.least == 0
+        self._router.metrics.besides = partial(certificate_families, config)
         settings = _hub_settings(config, policy, spec)
         connect = partial(hub.connect, settings)
         self._link = HubLink(self._router.share, self._router.reporter, self._router, connect)

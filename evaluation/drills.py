@@ -20,6 +20,8 @@ from chairlift.evaluation.drill_guard_faults import GuardFaultSettings
 from chairlift.evaluation.drill_guard_faults import run as guard_faults
 from chairlift.evaluation.drill_head import HeadSettings
 from chairlift.evaluation.drill_head import run as head
+from chairlift.evaluation.drill_incident import IncidentSettings
+from chairlift.evaluation.drill_incident import run as incident
 from chairlift.evaluation.drill_kill import KillSettings
 from chairlift.evaluation.drill_kill import run as kill
 from chairlift.evaluation.drill_node import NodeSettings
@@ -57,6 +59,7 @@ def _drills(*, real: bool) -> dict[str, Callable[[], Report]]:
         "overload": lambda: overload(OverloadSettings.real() if real else OverloadSettings()),
         "guard": lambda: guard(GuardSettings.real() if real else GuardSettings()),
         "guard-faults": lambda: guard_faults(GuardFaultSettings()),
+        "incident": lambda: incident(IncidentSettings()),
         "vanish": lambda: vanish(VanishSettings.real() if real else VanishSettings()),
         "prefix": lambda: prefix(PrefixSettings.real() if real else PrefixSettings()),
         "node": lambda: node(NodeSettings()),
