@@ -1,4 +1,5 @@
 resource "aws_cloudwatch_log_group" "cluster" {
+  # checkov:skip=CKV_AWS_338:a year by default; examples that are to be thrown away keep a month
   name              = "/aws/eks/${var.name}/cluster" # the name that EKS writes to
   retention_in_days = var.log_days
   kms_key_id        = module.key.arn

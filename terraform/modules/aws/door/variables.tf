@@ -52,12 +52,22 @@ variable "target_security_group_id" {
 variable "http_port" {
   type        = number
   description = "Port of the targets that HTTP goes to; clients use 443."
+
+  validation {
+    condition     = var.http_port >= 1024 && var.http_port <= 65535
+    error_message = "http_port must be 1024 to 65535."
+  }
 }
 
 variable "grpc_port" {
   type        = number
   description = "Port of the targets that gRPC goes to; clients use 9443. Null for no gRPC."
   default     = null
+
+  validation {
+    condition     = var.grpc_port == null ? true : var.grpc_port >= 1024 && var.grpc_port <= 65535
+    error_message = "grpc_port must be 1024 to 65535."
+  }
 }
 
 variable "deletion_protection" {
