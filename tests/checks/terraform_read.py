@@ -17,7 +17,16 @@ from hcl2 import SerializationOptions
 
 from checks.source import Violation
 
-__all__ = ["Block", "Folder", "Reference", "literal", "nested", "read_folders", "references"]
+__all__ = [
+    "Block",
+    "Folder",
+    "Reference",
+    "literal",
+    "nested",
+    "read_blocks",
+    "read_folders",
+    "references",
+]
 
 _OPTIONS = SerializationOptions(
     with_comments=False, explicit_blocks=False, strip_string_quotes=True
@@ -85,7 +94,9 @@ class Folder:
     @property
     def locals(self) -> dict[str, tuple[Block, Any]]:
         """Name → its block and expression."""
-        return {name: (each, value) for each in self.of("locals") for name, value in each.body.items()}
+        return {
+            name: (each, value) for each in self.of("locals") for name, value in each.body.items()
+        }
 
     @property
     def is_module(self) -> bool:
@@ -100,7 +111,7 @@ def read_folders(root: Path) -> tuple[list[Folder], list[Violation]]:
         for file in sorted(path.glob("*.tf")):
             name = file.relative_to(root).as_posix()
             try:
-                blocks += _read_blocks(name, file.read_text(encoding="utf-8"))
+                blocks += read_blocks(name, file.read_text(encoding="utf-8"))
             except Exception as error:  # the parser's own are of many classes
                 line = getattr(error, "line", 1)
                 violations.append(Violation(name, line, f"does not parse: {error}".split("\n")[0]))
@@ -108,7 +119,8 @@ def read_folders(root: Path) -> tuple[list[Folder], list[Violation]]:
     return folders, violations
 
 
-def _read_blocks(file: str, text: str) -> Iterator[Block]:
+def read_blocks(file: str, text: str) -> Iterator[Block]:
+    """The blocks of one file; raises what the parser raises."""
     for kind, bodies in hcl2.loads(text, serialization_options=_OPTIONS).items():
         for body in bodies:
             labels = []

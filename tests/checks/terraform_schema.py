@@ -44,7 +44,9 @@ def check_arguments(folder: Folder, schema: Schema) -> Iterator[Violation]:
     for block in folder.of(*_KINDS):
         known = schema[block.kind].get(block.type)
         if known is None:
-            yield block.violation(f"{block.type} is not in {_FILE.name}; see checks.terraform_schema")
+            yield block.violation(
+                f"{block.type} is not in {_FILE.name}; see checks.terraform_schema"
+            )
         else:
             yield from _check_body(block, block.body, known, "")
     declared = {(each.kind, *each.labels) for each in folder.of(*_KINDS)}
@@ -129,7 +131,9 @@ def main(arguments: Sequence[str]) -> int:
     ]
     _FILE.write_text("{\n" + ",\n".join(kinds) + "\n}\n", encoding="utf-8")
     missing = {name for kind in _KINDS for name in used[kind] - schema[kind].keys()}
-    print(f"{_FILE.name}: {sum(map(len, schema.values()))} types", *sorted(missing), sep="\nmissing: ")
+    print(
+        f"{_FILE.name}: {sum(map(len, schema.values()))} types", *sorted(missing), sep="\nmissing: "
+    )
     return 1 if missing else 0
 
 

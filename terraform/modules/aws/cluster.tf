@@ -92,3 +92,13 @@ resource "aws_eks_addon" "ebs_csi" {
   tags                     = local.tags
   depends_on               = [aws_eks_node_group.system]
 }
+
+# The weights as a folder of each pod that serves.
+resource "aws_eks_addon" "s3_csi" {
+  cluster_name             = aws_eks_cluster.this.name
+  addon_name               = "aws-mountpoint-s3-csi-driver"
+  service_account_role_arn = aws_iam_role.pod["s3-csi"].arn
+  configuration_values     = jsonencode({ node = { tolerateAllTaints = true } }) # on machines with GPUs too
+  tags                     = local.tags
+  depends_on               = [aws_eks_node_group.system]
+}

@@ -3,7 +3,7 @@ locals {
   issuer       = trimprefix(aws_eks_cluster.this.identity[0].oidc[0].issuer, "https://")
   # Which service account of the cluster is which role; nothing else gets at either.
   service_accounts = {
-    chairlift  = "${var.namespace}:${var.service_account}"
+    s3-csi     = "kube-system:s3-csi-driver-sa"
     ebs-csi    = "kube-system:ebs-csi-controller-sa"
     autoscaler = "kube-system:cluster-autoscaler"
   }
@@ -77,9 +77,10 @@ resource "aws_iam_role" "pod" {
   })
 }
 
-resource "aws_iam_role_policy" "chairlift" {
+# The driver that mounts the bucket; the service's own pods have no identity at all.
+resource "aws_iam_role_policy" "s3_csi" {
   name   = "read-weights"
-  role   = aws_iam_role.pod["chairlift"].id
+  role   = aws_iam_role.pod["s3-csi"].id
   policy = module.weights.read_policy
 }
 

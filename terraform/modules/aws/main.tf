@@ -56,6 +56,7 @@ module "door" {
   zone_id                  = var.domain.zone_id
   client_cidrs             = var.domain.client_cidrs
   internal                 = var.domain.internal
+  router_tls               = var.domain.router_tls
   vpc_id                   = module.network.vpc_id
   subnet_ids               = var.domain.internal ? module.network.private_subnet_ids : module.network.public_subnet_ids
   target_security_group_id = aws_eks_cluster.this.vpc_config[0].cluster_security_group_id

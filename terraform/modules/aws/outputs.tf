@@ -18,11 +18,6 @@ output "weights_bucket" {
   value       = module.weights.bucket
 }
 
-output "service_account_annotations" {
-  description = "Of the service's account: makes its pods the role that reads weights."
-  value       = { "eks.amazonaws.com/role-arn" = aws_iam_role.pod["chairlift"].arn }
-}
-
 output "autoscaler_role_arn" {
   description = "Role of the cluster autoscaler."
   value       = aws_iam_role.pod["autoscaler"].arn

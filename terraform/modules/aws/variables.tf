@@ -119,26 +119,15 @@ variable "gpu_pools" {
   }
 }
 
-variable "namespace" {
-  type        = string
-  description = "Namespace of the service, whose service account may read the weights."
-  default     = "chairlift"
-}
-
-variable "service_account" {
-  type        = string
-  description = "Service account of the service in that namespace."
-  default     = "chairlift"
-}
-
 variable "domain" {
   type = object({
     name         = string
     zone_id      = string
     client_cidrs = set(string)
     internal     = optional(bool, false)
+    router_tls   = optional(bool, false)
   })
-  description = "Name of the service in a Route 53 zone, and who may reach it (443 HTTPS, 9443 gRPC): load balancer, certificate and record. Null for none of it."
+  description = "Name of the service in a Route 53 zone, and who may reach it (443 HTTPS, 9443 gRPC): load balancer, certificate and record. `router_tls`: the routers speak TLS as well, as in overlays/production. Null for none of it."
   default     = null
 }
 

@@ -4,8 +4,8 @@
 locals {
   # By the port that clients use; what is spoken to the routers.
   listeners = var.domain == null ? {} : {
-    443  = { port = var.node_ports.http, protocol = "HTTP" }
-    9443 = { port = var.node_ports.grpc, protocol = "H2C" }
+    443  = { port = var.node_ports.http, protocol = var.domain.router_tls ? "HTTPS" : "HTTP" }
+    9443 = { port = var.node_ports.grpc, protocol = var.domain.router_tls ? "HTTP2" : "H2C" }
   }
   doors = var.domain == null ? 0 : 1
   # GKE makes a group of machines in each zone, and tells its address only when it is there.
@@ -127,9 +127,22 @@ resource "google_compute_health_check" "door" {
   unhealthy_threshold = 2
   depends_on          = [google_project_service.this]
 
-  http_health_check {
-    port         = var.node_ports.http
-    request_path = "/health"
+  dynamic "http_health_check" {
+    for_each = var.domain.router_tls ? [] : [1]
+
+    content {
+      port         = var.node_ports.http
+      request_path = "/health"
+    }
+  }
+
+  dynamic "https_health_check" {
+    for_each = var.domain.router_tls ? [1] : []
+
+    content {
+      port         = var.node_ports.http
+      request_path = "/health"
+    }
   }
 }
 

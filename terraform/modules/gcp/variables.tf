@@ -156,8 +156,9 @@ variable "domain" {
     name         = string
     zone         = string
     client_cidrs = set(string)
+    router_tls   = optional(bool, false)
   })
-  description = "Name of the service in a zone of Cloud DNS, and who may reach it (443 HTTPS, 9443 gRPC): load balancer, certificate and record. Null for none of it."
+  description = "Name of the service in a zone of Cloud DNS, and who may reach it (443 HTTPS, 9443 gRPC): load balancer, certificate and record. `router_tls`: the routers speak TLS as well, as in overlays/production. Null for none of it."
   default     = null
 
   validation {

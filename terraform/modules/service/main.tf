@@ -17,7 +17,9 @@ terraform {
 }
 
 locals {
-  labels = merge(var.labels, { "app.kubernetes.io/part-of" = "chairlift" })
+  # As cluster/manifests label their pods.
+  part_of = { "app.kubernetes.io/part-of" = "chairlift" }
+  labels  = merge(var.labels, local.part_of)
   # Operators stay on machines that are not taken away.
   on_system = { "chairlift/pool" = "system" }
 }
@@ -27,7 +29,7 @@ resource "kubernetes_namespace_v1" "this" {
     name = var.namespace
 
     labels = merge(local.labels, {
-      "pod-security.kubernetes.io/enforce" = "baseline"
+      "pod-security.kubernetes.io/enforce" = "restricted"
       "pod-security.kubernetes.io/warn"    = "restricted"
     })
   }
@@ -44,7 +46,7 @@ resource "kubernetes_service_account_v1" "this" {
   }
 }
 
-# KubeRay labels each pod whose router takes connections.
+# Routers that have a replica to send to: they are ready then.
 resource "kubernetes_service_v1" "door" {
   metadata {
     name      = "chairlift-door"
@@ -54,7 +56,7 @@ resource "kubernetes_service_v1" "door" {
 
   spec {
     type     = "NodePort"
-    selector = { "ray.io/serve" = "true" }
+    selector = merge(local.part_of, { "app.kubernetes.io/component" = "router" })
 
     port {
       name        = "http"
@@ -77,7 +79,7 @@ resource "helm_release" "kuberay" {
   repository       = "https://ray-project.github.io/kuberay-helm"
   chart            = "kuberay-operator"
   version          = "1.6.2"
-  namespace        = "kuberay-system"
+  namespace        = "kuberay"
   create_namespace = true
   atomic           = true
 
@@ -91,9 +93,9 @@ resource "helm_release" "kuberay" {
   })]
 }
 
-# GKE brings its own.
+# What follows GKE brings by itself.
 resource "helm_release" "nvidia" {
-  count = var.nvidia_device_plugin ? 1 : 0
+  count = var.eks == null ? 0 : 1
 
   name       = "nvidia-device-plugin"
   repository = "https://nvidia.github.io/k8s-device-plugin"
@@ -104,7 +106,7 @@ resource "helm_release" "nvidia" {
 }
 
 resource "helm_release" "efa" {
-  count = var.efa_device_plugin ? 1 : 0
+  count = try(var.eks.efa, false) ? 1 : 0
 
   name       = "aws-efa-k8s-device-plugin"
   repository = "https://aws.github.io/eks-charts"
@@ -118,9 +120,9 @@ resource "helm_release" "efa" {
   })]
 }
 
-# Makes nodes for pods that find none, and takes away those that stand empty; GKE does it by itself.
+# Makes nodes for pods that find none, and takes away those that stand empty.
 resource "helm_release" "autoscaler" {
-  count = var.aws_autoscaler == null ? 0 : 1
+  count = var.eks == null ? 0 : 1
 
   name       = "cluster-autoscaler"
   repository = "https://kubernetes.github.io/autoscaler"
@@ -131,12 +133,12 @@ resource "helm_release" "autoscaler" {
 
   values = [yamlencode({
     nodeSelector  = local.on_system
-    awsRegion     = var.aws_autoscaler.region
-    autoDiscovery = { clusterName = var.aws_autoscaler.cluster_name }
+    awsRegion     = var.eks.region
+    autoDiscovery = { clusterName = var.eks.cluster_name }
     rbac = {
       serviceAccount = {
         name        = "cluster-autoscaler"
-        annotations = { "eks.amazonaws.com/role-arn" = var.aws_autoscaler.role_arn }
+        annotations = { "eks.amazonaws.com/role-arn" = var.eks.autoscaler_role_arn }
       }
     }
     extraArgs = {
@@ -147,4 +149,20 @@ resource "helm_release" "autoscaler" {
       skip-nodes-with-local-storage = false
     }
   })]
+}
+
+# For claims that name no class, such as that of Redis.
+resource "kubernetes_storage_class_v1" "gp3" {
+  count = var.eks == null ? 0 : 1
+
+  storage_provisioner    = "ebs.csi.aws.com"
+  volume_binding_mode    = "WaitForFirstConsumer"
+  allow_volume_expansion = true
+  parameters             = { type = "gp3", encrypted = "true" }
+
+  metadata {
+    name        = "gp3"
+    labels      = local.labels
+    annotations = { "storageclass.kubernetes.io/is-default-class" = "true" }
+  }
 }

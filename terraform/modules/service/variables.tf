@@ -12,7 +12,8 @@ variable "service_account" {
 
 variable "service_account_annotations" {
   type        = map(string)
-  description = "What makes that account an identity of the cloud; an output of the cluster's module."
+  description = "What makes that account an identity of the cloud; an output of gcp. On EKS the pods need none."
+  default     = {}
 }
 
 variable "http_port" {
@@ -31,21 +32,14 @@ variable "node_ports" {
   description = "Ports of the nodes that lead to the routers; an output of the cluster's module."
 }
 
-variable "nvidia_device_plugin" {
-  type        = bool
-  description = "Install NVIDIA's device plugin, which EKS does not bring."
-  default     = false
-}
-
-variable "efa_device_plugin" {
-  type        = bool
-  description = "Install the device plugin of EFA."
-  default     = false
-}
-
-variable "aws_autoscaler" {
-  type        = object({ cluster_name = string, region = string, role_arn = string })
-  description = "Install the cluster autoscaler, for EKS; null elsewhere."
+variable "eks" {
+  type = object({
+    cluster_name        = string
+    region              = string
+    autoscaler_role_arn = string
+    efa                 = optional(bool, false)
+  })
+  description = "What EKS does not bring: NVIDIA's device plugin, the cluster autoscaler, a storage class, and with `efa` the device plugin of EFA. Null on GKE."
   default     = null
 }
 

@@ -107,6 +107,7 @@ module "cluster" {
     name         = var.domain
     zone_id      = var.zone_id
     client_cidrs = var.client_cidrs
+    router_tls   = true
   }
 
   budget = var.budget
@@ -115,15 +116,13 @@ module "cluster" {
 module "service" {
   source = "../../../modules/service"
 
-  service_account_annotations = module.cluster.service_account_annotations
-  node_ports                  = module.cluster.node_ports
-  nvidia_device_plugin        = true
-  efa_device_plugin           = true
+  node_ports = module.cluster.node_ports
 
-  aws_autoscaler = {
-    cluster_name = module.cluster.cluster_name
-    region       = var.region
-    role_arn     = module.cluster.autoscaler_role_arn
+  eks = {
+    cluster_name        = module.cluster.cluster_name
+    region              = var.region
+    autoscaler_role_arn = module.cluster.autoscaler_role_arn
+    efa                 = true
   }
 }
 

@@ -92,7 +92,7 @@ module "cluster" {
     l4-spot = { machine_type = "g2-standard-16", gpu_type = "nvidia-l4", gpu_count = 1, spot = true, max = 18 }
   }
 
-  domain = var.domain
+  domain = merge(var.domain, { router_tls = true })
   budget = var.budget
 }
 

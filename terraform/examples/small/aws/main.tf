@@ -1,4 +1,4 @@
-# EKS with one small GPU, made when a replica wants it and gone when none does; the API is open to your
+# EKS with two small GPUs, made when replicas want them and gone when none does; the API is open to your
 # address alone.
 
 terraform {
@@ -70,23 +70,21 @@ module "cluster" {
   api_cidrs           = [var.my_cidr]
   flow_log_days       = 0
   log_days            = 30
-  system_pool         = { instance_types = ["m7i.xlarge"], min = 1, max = 2 }
-  gpu_pools           = { l4 = { instance_types = ["g6.xlarge"], max = 1 } }
-  budget              = { monthly_usd = 800, emails = [var.budget_email] }
+  system_pool         = { min = 1, max = 3 }
+  gpu_pools           = { l4 = { instance_types = ["g6.4xlarge"], max = 2 } }
+  budget              = { monthly_usd = 1500, emails = [var.budget_email] }
   deletion_protection = false
 }
 
 module "service" {
   source = "../../../modules/service"
 
-  service_account_annotations = module.cluster.service_account_annotations
-  node_ports                  = module.cluster.node_ports
-  nvidia_device_plugin        = true
+  node_ports = module.cluster.node_ports
 
-  aws_autoscaler = {
-    cluster_name = module.cluster.cluster_name
-    region       = var.region
-    role_arn     = module.cluster.autoscaler_role_arn
+  eks = {
+    cluster_name        = module.cluster.cluster_name
+    region              = var.region
+    autoscaler_role_arn = module.cluster.autoscaler_role_arn
   }
 }
 

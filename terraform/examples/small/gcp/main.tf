@@ -1,4 +1,4 @@
-# GKE with one small GPU, made when a replica wants it and gone when none does; the API is open to your
+# GKE with two small GPUs, made when replicas want them and gone when none does; the API is open to your
 # address alone.
 
 terraform {
@@ -77,9 +77,9 @@ module "cluster" {
   name                = "chairlift-small"
   api_cidrs           = [var.my_cidr]
   flow_logs           = false
-  system_pool         = { machine_type = "e2-standard-4", min = 1, max = 2 }
-  gpu_pools           = { l4 = { machine_type = "g2-standard-4", gpu_type = "nvidia-l4", gpu_count = 1, max = 1 } }
-  budget              = { billing_account = var.billing_account, monthly = 800, emails = [var.budget_email] }
+  system_pool         = { min = 1, max = 3 }
+  gpu_pools           = { l4 = { machine_type = "g2-standard-16", gpu_type = "nvidia-l4", gpu_count = 1, max = 2 } }
+  budget              = { billing_account = var.billing_account, monthly = 1500, emails = [var.budget_email] }
   deletion_protection = false
 }
 

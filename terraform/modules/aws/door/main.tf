@@ -112,7 +112,7 @@ resource "aws_lb_target_group" "this" {
 
   name_prefix          = "door-"
   port                 = each.value.port
-  protocol             = "TCP"
+  protocol             = var.router_tls ? "TLS" : "TCP"
   target_type          = "instance"
   vpc_id               = var.vpc_id
   deregistration_delay = 300 # streams that are under way end by themselves
@@ -120,7 +120,7 @@ resource "aws_lb_target_group" "this" {
 
   # Both ports belong to one router, which says by HTTP how it is.
   health_check {
-    protocol            = "HTTP"
+    protocol            = var.router_tls ? "HTTPS" : "HTTP"
     port                = var.http_port
     path                = "/health"
     interval            = 10

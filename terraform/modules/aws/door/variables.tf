@@ -70,6 +70,12 @@ variable "grpc_port" {
   }
 }
 
+variable "router_tls" {
+  type        = bool
+  description = "The routers speak TLS as well; their certificate is not looked at."
+  default     = false
+}
+
 variable "deletion_protection" {
   type        = bool
   description = "Refuse to delete the load balancer until this is off again."
