@@ -24,7 +24,8 @@ _TABLES = re.compile(f"{re.escape(_START)}.*?{re.escape(_END)}", re.DOTALL)
 def tables(folder: Folder) -> str:
     """Everything between the marks, and these."""
     inputs = [
-        f"| `{block.name}` | {block.body.get('description', '')} | `{_type(block)}` | {_default(block)} |"
+        f"| `{block.name}` | {block.body.get('description', '')} "
+        f"| `{_type(block)}` | {_default(block)} |"
         for block in folder.of("variable")
     ]
     outputs = [

@@ -67,6 +67,7 @@ class Block:
     body: Mapping[str, Any]
     file: str
     line: int
+    references: tuple[Reference, ...]
 
     @property
     def name(self) -> str:
@@ -104,7 +105,7 @@ class Folder:
 
 
 def read_folders(root: Path) -> tuple[list[Folder], list[Violation]]:
-    """Every folder below ``terraform`` that has ``.tf`` files; what does not parse comes back too."""
+    """Every folder below ``terraform`` with ``.tf`` files; what does not parse comes back too."""
     folders, violations = [], []
     for path in sorted({each.parent for each in (root / "terraform").rglob("*.tf")}):
         blocks: list[Block] = []
@@ -125,12 +126,12 @@ def read_blocks(file: str, text: str) -> Iterator[Block]:
         for body in bodies:
             labels = []
             for _ in range(_LABELS.get(kind, 0)):
-                [(label, body)] = body.items()  # noqa: PLW2901
+                [(label, body)] = body.items()
                 labels.append(label)
             head = kind + "".join(rf'\s+"{re.escape(label)}"' for label in labels)
             place = re.search(rf"^{head}\s*\{{", text, re.MULTILINE)
             line = text[: place.start()].count("\n") + 1 if place else 1
-            yield Block(kind, tuple(labels), body, file, line)
+            yield Block(kind, tuple(labels), body, file, line, tuple(references(body)))
 
 
 def references(value: Any) -> Iterator[Reference]:
@@ -165,7 +166,7 @@ def literal(value: Any) -> Any:
 def nested(body: Mapping[str, Any], path: str) -> list[Any]:
     """All values at ``a.b.c``, through inner blocks and what ``dynamic`` makes of them."""
     head, _, rest = path.partition(".")
-    values = []
+    values: list[Any] = []
     if head in body:
         values += body[head] if rest and isinstance(body[head], list) else [body[head]]
     for dynamic in body.get("dynamic", []):

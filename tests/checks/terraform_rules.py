@@ -7,7 +7,7 @@ modules fit, versions are pinned, and what is also said elsewhere in the reposit
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import Path, PurePosixPath
 from posixpath import normpath
 from typing import Any
@@ -67,7 +67,7 @@ def _check_references(folder: Folder) -> Iterator[Violation]:
     known |= {(b.kind, b.type, b.name) for b in folder.of("data", "ephemeral", "resource")}
     for block in folder.blocks:
         loops = set(_loops(block.body))
-        for found in references(block.body):
+        for found in block.references:
             if found.kind == "resource" and found.type in loops:  # dynamic "x" has x.key, x.value
                 continue
             if (found.kind, found.type, found.name) not in known:
@@ -88,7 +88,7 @@ def _check_unused(folder: Folder) -> Iterator[Violation]:
         (found.kind, found.type, found.name)
         for block in folder.blocks
         if block.kind != "variable"  # a validation is no use
-        for found in references(block.body)
+        for found in block.references
     }
     for block in folder.of("variable"):
         if ("var", "", block.name) not in used:
@@ -117,14 +117,14 @@ def _check_calls(folder: Folder, folders: Mapping[str, Folder]) -> Iterator[Viol
             if "default" not in variable.body and name not in given:
                 yield block.violation(f"{name} of {target.path} is not given")
     for block in folder.blocks:
-        for found in references(block.body):
+        for found in block.references:
             target = called.get(found.name) if found.kind == "module" else None
             if target and found.attribute not in {each.name for each in target.of("output")}:
                 yield block.violation(f"{target.path} has no output {found.attribute}")
 
 
 def check_providers(folders: Sequence[Folder]) -> Iterator[Violation]:
-    """Each folder lists the providers that it uses, and only these; a version is the same in all."""
+    """Each folder lists the providers that it uses, and only these; all have the same versions."""
     versions: dict[str, str] = {}
     for folder in folders:
         blocks = list(folder.of("terraform"))
@@ -141,16 +141,20 @@ def check_providers(folders: Sequence[Folder]) -> Iterator[Violation]:
                 yield block.violation(f"{name} is not pinned as ~> MAJOR.MINOR")
             if versions.setdefault(name, version) != version:
                 yield block.violation(f"{name} is {version} here and {versions[name]} elsewhere")
-        used = {b.type.partition("_")[0] for b in folder.of("resource", "data", "ephemeral")}
-        used |= {b.name for b in folder.of("provider")}
-        for name in sorted(used - listed.keys()):
-            yield block.violation(f"{name} is used and not listed")
-        for name in sorted(listed.keys() - used):
-            yield block.violation(f"{name} is listed and not used")
-        for chart in folder.of("resource"):
-            version = str(chart.body.get("version", ""))
-            if chart.type == "helm_release" and not re.fullmatch(r"v?\d+\.\d+\.\d+", version):
-                yield chart.violation("its chart is not pinned to one version")
+        yield from _check_use(folder, block, listed.keys())
+
+
+def _check_use(folder: Folder, block: Block, listed: Set[str]) -> Iterator[Violation]:
+    used = {each.type.partition("_")[0] for each in folder.of("resource", "data", "ephemeral")}
+    used |= {each.name for each in folder.of("provider")}
+    for name in sorted(used - listed):
+        yield block.violation(f"{name} is used and not listed")
+    for name in sorted(listed - used):
+        yield block.violation(f"{name} is listed and not used")
+    for chart in folder.of("resource"):
+        version = str(chart.body.get("version", ""))
+        if chart.type == "helm_release" and not re.fullmatch(r"v?\d+\.\d+\.\d+", version):
+            yield chart.violation("its chart is not pinned to one version")
 
 
 def check_templates(folder: Folder, root: Path) -> Iterator[Violation]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from checks.source import Violation
-from checks.terraform_read import Block, Folder, read_folders, references
+from checks.terraform_read import Block, Folder, read_folders
 
 __all__ = ["check_arguments", "compact", "load_schema", "main"]
 
@@ -51,7 +51,7 @@ def check_arguments(folder: Folder, schema: Schema) -> Iterator[Violation]:
             yield from _check_body(block, block.body, known, "")
     declared = {(each.kind, *each.labels) for each in folder.of(*_KINDS)}
     for block in folder.blocks:
-        for found in references(block.body):
+        for found in block.references:
             known = schema.get(found.kind, {}).get(found.type)
             if known is None or (found.kind, found.type, found.name) not in declared:
                 continue
@@ -82,7 +82,7 @@ def _check_body(
 
 
 def compact(providers: Mapping[str, Any], used: Mapping[str, set[str]]) -> dict[str, Any]:
-    """Of what ``terraform providers schema -json`` prints, the used types and what is asked here."""
+    """Of ``terraform providers schema -json``, the types that are used and what is asked here."""
     result: dict[str, dict[str, Any]] = {}
     for kind, key in _KINDS.items():
         schemas = {
