@@ -48,8 +48,9 @@ locals {
         ray     = "ray[serve]==${var.ray_version}"
         region  = data.aws_region.this.region
         secret  = aws_secretsmanager_secret.tokens.name
-        source  = var.model == null ? "" : "s3://${module.weights.bucket}/${var.model}"
-        target  = var.model == null ? "" : "${local.weights}/${var.model}"
+        bucket  = module.weights.bucket
+        weights = local.weights
+        model   = var.model == null ? "" : var.model
         role    = role
       }))
       serve = indent(6, yamlencode({

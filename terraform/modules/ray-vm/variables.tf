@@ -11,11 +11,11 @@ variable "name" {
 
 variable "package" {
   type        = string
-  description = "What pip installs: a requirement such as `chairlift[serve]==0.1.0`, or the `s3://` address of a wheel in the weights bucket, with its extra in brackets behind it."
+  description = "What pip installs: a requirement such as `chairlift[serve]==0.1.0`, or the key of a wheel in the weights bucket, such as `chairlift-0.1.0-py3-none-any.whl[gpu]`."
 
   validation {
-    condition     = can(regex("^[A-Za-z0-9:/._=+-]+(\\[[a-z,]+\\])?[A-Za-z0-9._=]*$", var.package))
-    error_message = "package must be a requirement or an s3:// address without spaces or quotes."
+    condition     = can(regex("^[A-Za-z0-9/._=+-]+(\\[[a-z,]+\\])?[A-Za-z0-9._=]*$", var.package))
+    error_message = "package must be a requirement or a key without spaces or quotes."
   }
 }
 

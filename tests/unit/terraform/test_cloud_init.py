@@ -29,8 +29,9 @@ def machine(role: str, package: str = "chairlift[serve]") -> dict[str, str]:
         ray="ray[serve]==1.0.0",
         region="eu-central-1",
         secret="chairlift-tokens-1",
-        source="s3://weights/models/a.gguf",
-        target="/var/lib/chairlift/weights/models/a.gguf",
+        bucket="bucket",
+        weights="/var/lib/chairlift/weights",
+        model="models/a.gguf",
         role=role,
     )
     text = fill(
@@ -68,7 +69,7 @@ def test_the_setup_is_a_program_that_bash_reads():
     ("package", "installed"),
     [
         ("chairlift[serve]==0.1.0", "chairlift[serve]==0.1.0"),
-        ("s3://b/dist/chairlift-0.1.0.whl[gpu]", "/var/lib/chairlift/chairlift-0.1.0.whl[gpu]"),
+        ("dist/chairlift-0.1.0.whl[gpu]", "/var/lib/chairlift/chairlift-0.1.0.whl[gpu]"),
     ],
 )
 def test_a_wheel_in_the_bucket_is_fetched_and_installed_with_its_extra(
@@ -81,7 +82,8 @@ def test_a_wheel_in_the_bucket_is_fetched_and_installed_with_its_extra(
     script = f'aws=(echo)\n{part}\necho "$package" >&2'
     done = subprocess.run(["bash", "-euc", script], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == installed
-    assert ("s3 cp" in done.stdout) is package.startswith("s3://")
+    fetched = "s3://bucket/dist/chairlift-0.1.0.whl" in done.stdout
+    assert fetched is (".whl" in package)
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")
@@ -94,7 +96,7 @@ def test_systemd_understands_the_units(tmp_path):
         if path.endswith(".service"):
             unit = tmp_path / Path(path).name
             content = re.sub(r"^ExecStart=\S+", f"ExecStart={program}", content, flags=re.M)
-            unit.write_text(content.replace("User=chairlift", "User=nobody"), encoding="utf-8")
+            unit.write_text(content.replace("User=chairlift", "User=root"), encoding="utf-8")
             units.append(str(unit))
     assert len(units) == 3
     done = subprocess.run(
