@@ -51,10 +51,10 @@ class LiveSettings:
     replicas: int = 3
     seats: int = 8
     step_ms: float = 40.0
-    first_token_s: float = 1.0
+    first_token_s: float = 2.0
     per_token_s: float = 0.1
     faster: float = 10.0
-    share: float = 0.065
+    share: float = 0.06
     prompt_scale: float = 0.25
     from_s: float = 180.0
     for_s: float = 1100.0
