@@ -47,6 +47,7 @@ class _Rider:
     known: int
     computed: int
     left: int
+    has_yielded: bool = False
 
     @property
     def pending(self) -> int:
@@ -160,7 +161,10 @@ class FleetReplica:
         prompts = [each for each in self._running if each.pending > 1]
         counts = [(each, 1) for each in decoding[: self._machine.token_budget]]
         seats_free = bool(self._waiting) and len(self._running) < self._machine.seats
-        steps = 1 if prompts or seats_free else min(each.left for each in decoding)
+        # A first token is told at once, also where one token was left of its prompt.
+        begins = not all(each.has_yielded for each in decoding)
+        alone = not (prompts or seats_free or begins)
+        steps = min(each.left for each in decoding) if alone else 1
         budget = self._machine.token_budget - len(counts)
         for each in prompts:
             if budget <= 0:
@@ -198,6 +202,7 @@ class FleetReplica:
             rider.known += run.steps
             rider.computed = rider.known - 1
             rider.left -= run.steps
+            rider.has_yielded = True
             finish = None if rider.left else FinishReason.LENGTH
             outcomes.append(Outcome(rider.key, (_TOKEN,) * run.steps, finish))
         self._running = [each for each in self._running if each.left]

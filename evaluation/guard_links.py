@@ -44,24 +44,29 @@ class SimulatedReplica(Protocol):
 
 
 class Link:
-    """One replica, as one router knows it."""
+    """One replica, as one router knows it.
 
-    def __init__(self, replica: SimulatedReplica) -> None:
+    Attributes:
+        load_at: when it last told its load; 0 while it has not.
+    """
+
+    def __init__(self, replica: SimulatedReplica, changed: Callable[[Link], None]) -> None:
+        """``changed``: told whenever its view is another one."""
         self.replica = replica
         self.load: LoadReport | None = None
-        self._load_at = 0.0
+        self.load_at = 0.0
         self._sent = SentLedger()
         self._unstarted = Unstarted()
         self._speed = Speed()
         self._open = 0
-        self._view: ReplicaView | None = None
+        self._changed = changed
 
     def observe(self, load: LoadReport, now: float) -> None:
         """News of it."""
-        self.load, self._load_at = load, now
+        self.load, self.load_at = load, now
         self._speed.observe(load, now)
         self._sent.observe(load)
-        self._view = None
+        self._changed(self)
 
     def expect(self, submission: Submission) -> None:
         """This was sent, and is accepted."""
@@ -69,19 +74,19 @@ class Link:
         self._sent.accept(submission.handle, 0 if self.load is None else self.load.step)
         self._unstarted.add(submission)
         self._open += 1
-        self._view = None
+        self._changed(self)
 
     def started(self, handle: int) -> None:
         """It has a token, or will have none."""
         if handle in self._unstarted.handles:
             self._sent.remove(handle)
             self._unstarted.remove(handle)
-            self._view = None
+            self._changed(self)
 
     def left(self) -> None:
         """One has ended there."""
         self._open -= 1
-        self._view = None
+        self._changed(self)
 
     def view(self, now: float, max_seats: int | None) -> ReplicaView:
         """What is known now."""
@@ -90,7 +95,7 @@ class Link:
             ready=True,
             info=self.replica.info,
             load=self.load,
-            load_age_s=None if self.load is None else now - self._load_at,
+            load_age_s=None if self.load is None else now - self.load_at,
             sent_sequences=self._sent.sequences,
             sent_tokens=self._sent.tokens,
             tokens_per_s=self._speed.tokens_per_s,
@@ -99,17 +104,6 @@ class Link:
             max_seats=max_seats,
         )
 
-    def recent(self, now: float, max_seats: int | None) -> ReplicaView:
-        """The same, but perhaps with an age that it had before, if it is as good as new."""
-        view = self._view
-        if (
-            view is None
-            or view.max_seats != max_seats
-            or (view.is_fresh(STALE_AFTER_S) and now - self._load_at > STALE_AFTER_S)
-        ):
-            view = self._view = self.view(now, max_seats)
-        return view
-
 
 class Links:
     """Those of one router."""
@@ -117,6 +111,10 @@ class Links:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._links: dict[str, Link] = {}
+        self._recent: dict[str, ReplicaView] = {}
+        self._recent_seats: int | None = None
+        self._changed: dict[str, Link] = {}
+        self._fresh_until = 0.0
 
     def __iter__(self) -> Iterator[Link]:
         return iter(self._links.values())
@@ -126,11 +124,14 @@ class Links:
 
     def join(self, replica: SimulatedReplica) -> None:
         """There is one more."""
-        self._links[replica.name] = Link(replica)
+        link = self._links[replica.name] = Link(replica, self._note)
+        self._note(link)
 
     def part(self, name: str) -> None:
         """It is gone, with nothing open."""
         del self._links[name]
+        self._recent.pop(name, None)
+        self._changed.pop(name, None)
 
     def views(self, max_seats: int | None) -> list[ReplicaView]:
         """What is known of each now."""
@@ -138,6 +139,20 @@ class Links:
         return [link.view(now, max_seats) for link in self._links.values()]
 
     def recent(self, max_seats: int | None) -> list[ReplicaView]:
-        """The same for placement, to which a report is fresh or stale, whatever its age."""
+        """The same for placement, to which a report is fresh or stale, whatever its age.
+
+        Made anew where something has changed, and all where one that was fresh may be stale.
+        """
         now = self._clock()
-        return [link.recent(now, max_seats) for link in self._links.values()]
+        if now > self._fresh_until or max_seats != self._recent_seats:
+            self._changed |= self._links
+            self._recent_seats = max_seats
+            loads_at = [each.load_at for each in self if now - each.load_at <= STALE_AFTER_S]
+            self._fresh_until = min(loads_at, default=now) + STALE_AFTER_S
+        for name, link in self._changed.items():
+            self._recent[name] = link.view(now, max_seats)
+        self._changed.clear()
+        return list(self._recent.values())
+
+    def _note(self, link: Link) -> None:
+        self._changed[link.replica.name] = link
