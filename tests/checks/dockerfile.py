@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import string
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ __all__ = ["TARGETS", "Image", "Instruction", "check_dockerfile", "parse", "read
 FILE, IGNORED = "Dockerfile", ".dockerignore"
 TARGETS: Mapping[str, str] = {"cpu": "serve", "cuda": "gpu"}
 """And the extra of each."""
+BASE_PATH = "/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""Of the image that it is built on."""
 KEYWORDS = {
     *("ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HEALTHCHECK", "RUN"),
     *("USER", "WORKDIR"),
@@ -73,11 +76,12 @@ def parse(text: str) -> list[Instruction]:
 def read_image(root: Path) -> Image:
     """The target ``cpu`` as it runs; what is not said is empty."""
     chain = _chain(parse((root / FILE).read_text(encoding="utf-8")), "cpu")
-    environment: dict[str, str] = {}
+    environment = {"PATH": BASE_PATH}
     last = {each.keyword: each.value for each in chain}
     for each in chain:
         if each.keyword == "ENV":
-            environment |= dict(word.split("=", 1) for word in shlex.split(each.value))
+            text = string.Template(each.value).substitute(environment)
+            environment |= dict(word.split("=", 1) for word in shlex.split(text))
     user = last.get("USER", "0").partition(":")[0]
     return Image(
         int(user) if user.isdigit() else 0,

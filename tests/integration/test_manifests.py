@@ -52,7 +52,7 @@ def test_the_pods_serve_tokens_without_privileges(tmp_path: Path) -> None:
     assert told == {
         "reached the head": [True, True],
         "ready before": [True, False, True],
-        "deployed with another token": 401,
+        "deployed with another token": 403,
         "deployed": 200,
         "ready": [True, True, True],
         "alive": [True, True, True],
