@@ -21,7 +21,7 @@ from checks.terraform_rules import (
     check_templates,
 )
 from checks.terraform_schema import Schema, check_arguments, load_schema
-from checks.terraform_security import check_security
+from checks.terraform_security import check_security, check_skips
 
 __all__ = ["check", "main"]
 
@@ -34,6 +34,7 @@ def check(folders: Sequence[Folder], root: Path, schema: Schema) -> Iterator[Vio
         yield from check_arguments(folder, schema)
         yield from check_templates(folder, root)
         yield from check_security(folder, schema)
+        yield from check_skips(folder, root)
         yield from check_tables(folder, root)
     yield from check_providers(folders)
     yield from check_agreement(by_path, root)
