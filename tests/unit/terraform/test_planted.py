@@ -60,7 +60,6 @@ CONSISTENCY = [
         "        site  = ",
         "region is asked for and not given",
     ),
-    (f"{VM}/main.tf", "        region  = ", "        site  = ", "site is given and not asked for"),
     (f"{VM}/main.tf", "templates/setup.sh", "templates/up.sh", "up.sh.tftpl is not there"),
     (
         f"{AWS}/variables.tf",
@@ -93,7 +92,6 @@ SCHEMA = [
         "is not in terraform_schema",
     ),
     (f"{GCP}/cluster.tf", "driver_version = ", "driver = ", "gpu_driver is no argument"),
-    (f"{VM}/main.tf", "password_length ", "length ", "length is no argument"),
 ]
 
 SECURITY = [
