@@ -21,19 +21,29 @@ from checks.terraform_rules import (
     check_templates,
 )
 from checks.terraform_schema import Schema, check_arguments, load_schema
-from checks.terraform_security import check_security
+from checks.terraform_security import check_security, check_skips
 
 __all__ = ["check", "main"]
 
 
-def check(folders: Sequence[Folder], root: Path, schema: Schema) -> Iterator[Violation]:
-    """All rules over all folders; ``root`` has what they are to agree with."""
+def check(
+    folders: Sequence[Folder], root: Path, schema: Schema, only: str | None = None
+) -> Iterator[Violation]:
+    """All rules; ``root`` has what the folders are to agree with.
+
+    Args:
+        folders: all of them, for they call each other.
+        root: the repository.
+        schema: arguments of each type.
+        only: the one folder to look into; what is between folders is looked at in any case.
+    """
     by_path = {folder.path: folder for folder in folders}
-    for folder in folders:
+    for folder in [by_path[only]] if only else folders:
         yield from check_folder(folder, by_path)
         yield from check_arguments(folder, schema)
         yield from check_templates(folder, root)
         yield from check_security(folder, schema)
+        yield from check_skips(folder, root)
         yield from check_tables(folder, root)
     yield from check_providers(folders)
     yield from check_agreement(by_path, root)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from checks.source import Violation
 from checks.terraform_read import Block, Folder, literal, nested
 from checks.terraform_schema import Schema
 
-__all__ = ["check_security"]
+__all__ = ["check_security", "check_skips"]
 
 Rule = Callable[[Any], bool]
 
@@ -115,6 +116,7 @@ _SECRET = re.compile(
 )
 _SECRET_NAME = re.compile(r"(^|_)(secret|password|token|private_key)(_|$)")
 _ROLE = re.compile(r"roles/(owner|editor|viewer|.*[aA]dmin)$")
+_SKIP = re.compile(r"# checkov:skip=CKV2?_[A-Z]+_\d+:\S.{9,}")
 _STATEMENT = re.compile(r'Effect\s*=\s*"(\w+)"')
 _ALL_ACTIONS = re.compile(r'Action\s*=\s*\[?\s*"(\*|\w+:\*)"')
 
@@ -132,6 +134,16 @@ def check_security(folder: Folder, schema: Schema) -> Iterator[Violation]:
         yield from _check_text(block)
     for block in folder.of("variable"):
         yield from _check_variable(block)
+
+
+def check_skips(folder: Folder, root: Path) -> Iterator[Violation]:
+    """What checkov is told to leave out has its reason beside it."""
+    for path in sorted((root / folder.path).glob("*.tf")):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for number, line in enumerate(lines, start=1):
+            if "checkov:skip" in line and not _SKIP.search(line):
+                name = path.relative_to(root).as_posix()
+                yield Violation(name, number, "wants checkov:skip=CHECK:reason")
 
 
 def _check_table(block: Block) -> Iterator[Violation]:

@@ -96,7 +96,7 @@ variable "gpu_pools" {
     disk_gib       = optional(number, 200)
     efa_interfaces = optional(number, 0)
   }))
-  description = "Machines of the workers by name of their pool. `efa_interfaces`: cards for EFA, as many as the type of instance has (p4d 4, p5 32), 0 for none; such a pool stays in one zone."
+  description = "Machines of the workers by name of their pool. `efa_interfaces`: cards for EFA, as many as the type of instance has (p4d 4, p5 32), 0 for none; such a pool stays in the first zone."
 
   validation {
     condition     = alltrue([for pool in var.gpu_pools : pool.min >= 0 && pool.max >= max(pool.min, 1)])

@@ -13,7 +13,7 @@ locals {
   named = {
     for pair in setproduct(keys(local.listeners), range(length(var.zones))) : join("-", pair) => {
       listener = pair[0]
-      zone     = pair[1]
+      index    = tonumber(pair[1])
     }
   }
 }
@@ -150,8 +150,8 @@ resource "google_compute_instance_group_named_port" "door" {
   for_each = local.named
 
   project = var.project
-  zone    = var.zones[each.value.zone]
-  group   = local.groups[each.value.zone]
+  zone    = regex("/zones/([^/]+)/", local.groups[each.value.index])[0]
+  group   = local.groups[each.value.index]
   name    = "door-${each.value.listener}"
   port    = local.listeners[each.value.listener].port
 }

@@ -56,9 +56,10 @@ locals {
       serve = indent(6, yamlencode({
         proxy_location = "Disabled" # routers listen themselves
         applications = [{
-          name        = "chairlift"
-          import_path = "chairlift.deployments.app:build"
-          args        = local.settings
+          name         = "chairlift"
+          import_path  = "chairlift.deployments.app:build"
+          route_prefix = null
+          args         = local.settings
         }]
       }))
     })

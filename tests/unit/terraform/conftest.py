@@ -41,7 +41,9 @@ def planted(folders: list[Folder], schema: Schema) -> Planted:
             else each
             for each in folders
         ]
-        found: list[Violation] = sorted(set(check(broken, ROOT, schema)))
+        found: list[Violation] = sorted(
+            set(check(broken, ROOT, schema, only=str(Path(name).parent)))
+        )
         return [str(each) for each in found]
 
     return plant

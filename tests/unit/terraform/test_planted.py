@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from checks.terraform import check, main
+from checks.terraform_read import Folder
+from checks.terraform_security import check_skips
 
 ROOT = Path(__file__).parents[3]
 AWS, GCP = "modules/aws", "modules/gcp"
@@ -58,7 +60,6 @@ CONSISTENCY = [
         "        site  = ",
         "region is asked for and not given",
     ),
-    (f"{VM}/main.tf", "        region  = ", "        site  = ", "site is given and not asked for"),
     (f"{VM}/main.tf", "templates/setup.sh", "templates/up.sh", "up.sh.tftpl is not there"),
     (
         f"{AWS}/variables.tf",
@@ -91,7 +92,6 @@ SCHEMA = [
         "is not in terraform_schema",
     ),
     (f"{GCP}/cluster.tf", "driver_version = ", "driver = ", "gpu_driver is no argument"),
-    (f"{VM}/main.tf", "password_length ", "length ", "length is no argument"),
 ]
 
 SECURITY = [
@@ -210,6 +210,19 @@ def test_a_variable_for_a_secret_has_to_be_marked_and_has_no_default(planted, na
 def test_a_secret_in_a_file_is_found(planted):
     new = 'locals {\n  key = "AKIAABCDEFGHIJKLMNOP"'
     assert "has a secret in it" in "\n".join(planted(f"{AWS}/main.tf", "locals {", new))
+
+
+@pytest.mark.parametrize(
+    ("comment", "line"),
+    [
+        ("# checkov:skip=CKV_AWS_18", 1),
+        ("# checkov:skip=CKV_AWS_18:no", 1),
+        ("# checkov:skip=CKV2_AWS_62:nobody waits for weights to change", None),
+    ],
+)
+def test_what_checkov_leaves_out_needs_a_reason(tmp_path, comment, line):
+    (tmp_path / "main.tf").write_text(f"{comment}\n", encoding="utf-8")
+    assert [each.line for each in check_skips(Folder("", ()), tmp_path)] == [line] * bool(line)
 
 
 def test_a_file_that_does_not_parse_is_named(tmp_path, capsys):
