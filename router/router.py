@@ -104,7 +104,7 @@ class Router:
         self._gate = Gate()
         timing = timing or _stream_timing(settings)
         self.members = Members(_connector(self, clock, timing, lambda: self._pump.soon()))
-        self._views = lambda: self.members.recent(clock(), STALE_AFTER_S)
+        self._views = _recent(self.members, clock)
         self._open: dict[Flight, bool] = {}
         self._none_open = asyncio.Event()
         self._none_open.set()
@@ -114,8 +114,7 @@ class Router:
         self._queue: FairQueue[Ticket] = FairQueue(
             counters, fair=settings.fair, promote_after_s=settings.promote_after_s
         )
-        label = self.id[:8]
-        labels = {"model_name": model_name, "router": label}
+        labels = {"model_name": model_name, "router": (label := self.id[:8])}
         tenants = TenantMetrics(labels, self._queue, counters)
         self.metrics = RouterMetrics(model_name, self.replicas, router_id=label, tenants=tenants)
         self._telemetry = telemetry or TelemetryConfig()
@@ -349,6 +348,11 @@ def _placement(settings: RouterConfig, seed: str) -> Placement:
 def _stream_timing(settings: RouterConfig) -> StreamTiming:
     """How patient the streams are."""
     return StreamTiming(silence_s=settings.silence_s, stuck_after_s=settings.stuck_after_s)
+
+
+def _recent(members: Members, clock: Callable[[], float]) -> Callable[[], list[ReplicaView]]:
+    """What is known of them, as far as placement goes."""
+    return lambda: members.recent(clock(), STALE_AFTER_S)
 
 
 def _shutting_down() -> RequestError:

@@ -153,8 +153,9 @@ class Stack:
             containers.append({"name": "autoscaler", **known})
         yield Pods(
             f"{where} head",
-            *(template.get("metadata", {}), template["spec"], containers),
-            *(1, 1, head["rayStartParams"], True),
+            *(template.get("metadata", {}), template["spec"], containers, 1, 1),
+            ray=head["rayStartParams"],
+            is_head=True,
         )
         for group in cluster.get("workerGroupSpecs", []):
             template = group["template"]
