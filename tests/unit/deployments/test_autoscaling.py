@@ -31,7 +31,7 @@ def test_chairlifts_policy_has_bounds_and_no_delays_of_serves() -> None:
     told = replicas(scaled)["autoscaling_config"]
     assert (told.min_replicas, told.max_replicas, told.initial_replicas) == (0, 4, None)
     assert (told.upscale_delay_s, told.downscale_delay_s) == (0, 0)
-    assert told.policy.get_policy() is HubPolicy
+    assert told.policy.policy_function == f"{HubPolicy.__module__}:{HubPolicy.__name__}"
     policy = scaling_policy(scaled)
     assert (policy.hold_s, policy.first_token_target_s) == (7, 2.5)
     HubPolicy(**told.policy.policy_kwargs)
@@ -44,4 +44,4 @@ def test_serves_own_rule_keeps_its_numbers() -> None:
     told = replicas(config(workers__autoscaling__policy="ongoing-requests"))["autoscaling_config"]
     assert (told.upscale_delay_s, told.downscale_delay_s) == (30, 600)
     assert (told.target_ongoing_requests, told.look_back_period_s) == (2, 30)
-    assert told.policy.get_policy() is OngoingRequests
+    assert told.policy.policy_function == f"{OngoingRequests.__module__}:{OngoingRequests.__name__}"
