@@ -68,16 +68,19 @@ class _HubLine:
     def _ask(self, context: AutoscalingContext, now: float) -> None:
         if self._answer is not None or now - self._asked_at < ASK_S:
             return
-        if self._hub is None and now - self._looked_at >= FIND_S:
-            self._looked_at = now
-            try:
+        ready, target = context.current_num_replicas, context.target_num_replicas
+        fleet = Fleet(self._policy, target, ready, self._scaling)
+        try:
+            if self._hub is None and now - self._looked_at >= FIND_S:
+                self._looked_at = now
                 self._hub = ray.get_actor(HUB, NAMESPACE)
-            except ValueError:  # routers have yet to make it
-                return
-        if self._hub is not None:
-            ready, target = context.current_num_replicas, context.target_num_replicas
-            fleet = Fleet(self._policy, target, ready, self._scaling)
-            self._answer, self._asked_at = self._hub.scale.remote(fleet), now
+            if self._hub is not None:
+                self._answer, self._asked_at = self._hub.scale.remote(fleet), now
+        except ValueError:
+            pass  # routers have yet to make it
+        except Exception as error:  # the controller has more to do than this
+            logger.warning("the Hub cannot be asked: %r", error)
+            self._hub = None
 
 
 class HubPolicy:
