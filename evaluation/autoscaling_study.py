@@ -58,8 +58,9 @@ FIRST_TOKEN_S, PER_TOKEN_S = 5.0, 0.5
 MANY = 100
 """So many replicas take minutes to simulate, and are spared an arm."""
 
-TARGET_LOAD, LOW_LOAD, HOLDS = 0.6, 0.4, 5.0
-"""Of our policy; the last one: ``hold_s`` is so many times as long as a replica takes to start."""
+TARGET_LOAD, LOW_LOAD = 0.5, 0.3
+HOLD_S, HOLDS = 180.0, 4.0
+"""Of our policy; ``hold_s`` is so long, and so many times as long as a replica takes to start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ def policy_of(scale: Scale) -> ScalingPolicy:
         lead_s=scale.start_s,
         up_cool_down_s=usual.up_cool_down_s,
         down_cool_down_s=usual.down_cool_down_s,
-        hold_s=max(usual.hold_s, HOLDS * scale.start_s),
+        hold_s=HOLD_S + HOLDS * scale.start_s,
         down_share=usual.down_share,
     )
 
