@@ -78,7 +78,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """One dimension: all samples by size, and bytes that Python holds, of sizes that are measured."""
+    """One dimension: all samples by size, and bytes that Python holds at the smaller sizes."""
 
     dimension: Dimension
     samples: tuple[tuple[Sample, ...], ...]
