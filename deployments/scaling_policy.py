@@ -34,23 +34,17 @@ ANSWER_S = 10.0
 """After which an answer is not waited for any more, and one that came is too old."""
 
 
-class HubPolicy:
-    """Chairlift's policy; made once by the controller, with the policy's fields."""
+class _HubLine:
+    """Asks the Hub and hears it, without ever waiting for it."""
 
-    def __init__(self, **policy: Any) -> None:
-        self._policy = ScalingPolicy(**policy)
+    def __init__(self, policy: ScalingPolicy) -> None:
+        self._policy = policy
         self._hub: ray.actor.ActorHandle | None = None
         self._looked_at = self._asked_at = self._heard_at = float("-inf")
         self._answer: ray.ObjectRef | None = None
         self._scaling: Scaling | None = None
 
-    def __call__(self, context: AutoscalingContext) -> tuple[float, dict[str, Any]]:
-        """Called in the controller's loop."""
-        scaling = self._newest(context)
-        desired = context.target_num_replicas if scaling is None else scaling.decision.desired
-        return desired, {}
-
-    def _newest(self, context: AutoscalingContext) -> Scaling | None:
+    def newest(self, context: AutoscalingContext) -> Scaling | None:
         """The newest decision, if it is of now."""
         now = time.monotonic()
         self._hear(now)
@@ -74,33 +68,49 @@ class HubPolicy:
     def _ask(self, context: AutoscalingContext, now: float) -> None:
         if self._answer is not None or now - self._asked_at < ASK_S:
             return
-        if self._hub is None and now - self._looked_at >= FIND_S:
-            self._looked_at = now
-            try:
+        ready, target = context.current_num_replicas, context.target_num_replicas
+        fleet = Fleet(self._policy, target, ready, self._scaling)
+        try:
+            if self._hub is None and now - self._looked_at >= FIND_S:
+                self._looked_at = now
                 self._hub = ray.get_actor(HUB, NAMESPACE)
-            except ValueError:  # routers have yet to make it
-                return
-        if self._hub is not None:
-            ready, target = context.current_num_replicas, context.target_num_replicas
-            fleet = Fleet(self._policy, target, ready, self._scaling)
-            self._answer, self._asked_at = self._hub.scale.remote(fleet), now
+            if self._hub is not None:
+                self._answer, self._asked_at = self._hub.scale.remote(fleet), now
+        except ValueError:
+            pass  # routers have yet to make it
+        except Exception as error:  # the controller has more to do than this
+            logger.warning("the Hub cannot be asked: %r", error)
+            self._hub = None
 
 
-class OngoingRequests(HubPolicy):
+class HubPolicy:
+    """Chairlift's policy; made once by the controller, with the policy's fields."""
+
+    def __init__(self, **policy: Any) -> None:
+        self._hub = _HubLine(ScalingPolicy(**policy))
+
+    def __call__(self, context: AutoscalingContext) -> tuple[float, dict[str, Any]]:
+        """Called in the controller's loop."""
+        scaling = self._hub.newest(context)
+        desired = context.target_num_replicas if scaling is None else scaling.decision.desired
+        return desired, {}
+
+
+class OngoingRequests:
     """Serve's own rule, for comparison: it is told of requests what it would see if they were its.
 
     Running and waiting ones, in the mean over the look-back period; bounds and delays are Serve's.
     """
 
     def __init__(self, **policy: Any) -> None:
-        super().__init__(**policy)
+        self._hub = _HubLine(ScalingPolicy(**policy))
         self._ongoing: deque[tuple[float, int]] = deque()
 
     def __call__(self, context: AutoscalingContext) -> tuple[float, dict[str, Any]]:
         """Called in the controller's loop."""
         from ray.serve.autoscaling_policy import replica_queue_length_autoscaling_policy
 
-        scaling, now = self._newest(context), time.monotonic()
+        scaling, now = self._hub.newest(context), time.monotonic()
         if scaling is None:
             return context.target_num_replicas, {}
         self._ongoing.append((now, scaling.reading.running + scaling.reading.waiting))

@@ -144,6 +144,7 @@ def _work(settings: LiveSettings) -> dict[str, object]:
         target_load=settings.target_load,
         low_load=settings.low_load,
         hold_s=settings.hold_s,
+        up_cool_down_s=0.5,
         down_cool_down_s=settings.down_cool_down_s,
         start_s=settings.start_s,
     )

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from chairlift.evaluation.autoscaling_arms import (
     ARMS,
@@ -25,10 +26,12 @@ from chairlift.evaluation.autoscaling_arms import (
     course_of,
     live_load,
 )
+from chairlift.evaluation.autoscaling_plot import draw
 from chairlift.evaluation.autoscaling_report import ArmRun, summary, table
 from chairlift.evaluation.completions import CompletionClient, Target, request_body
 from chairlift.evaluation.drill_client import in_loop, load_session
 from chairlift.evaluation.drill_service import Service, running_service
+from chairlift.evaluation.flags import positive
 from chairlift.evaluation.load import Ask, open_loop, started_clock
 from chairlift.evaluation.openai_stream import first_model
 from chairlift.evaluation.records import RequestRecord
@@ -45,13 +48,13 @@ DEFAULT_ARMS = ("fixed", "serve", "work")
 def run_arm(arm: str, load: Sequence[Arrival], settings: LiveSettings) -> ArmRun:
     """The whole load against one service."""
     with running_service(config=config_of(arm, settings)) as service:
-        records, replicas = in_loop(_play(service, load, settings))
-    return ArmRun(arm, tuple(records), tuple(replicas))
+        records, replicas, decisions = in_loop(_play(service, load, settings))
+    return ArmRun(arm, tuple(records), tuple(replicas), tuple(decisions))
 
 
 async def _play(
     service: Service, load: Sequence[Arrival], settings: LiveSettings
-) -> tuple[list[RequestRecord], list[tuple[float, int]]]:
+) -> tuple[list[RequestRecord], list[tuple[float, int]], list[dict[str, Any]]]:
     records: list[RequestRecord] = []
     async with load_session() as session:
         base = f"{service.url}/v1"
@@ -67,7 +70,9 @@ async def _play(
             max_in_flight=MAX_IN_FLIGHT,
         )
         end.set()
-        return records, await watch
+        async with session.get(f"{service.url}/dashboard/figures") as response:
+            scaling = (await response.json())["autoscaling"] or {"steps": []}
+        return records, await watch, scaling["steps"]
 
 
 def _asks(load: Sequence[Arrival], target: Target, seed: int) -> Iterator[Ask]:
@@ -96,11 +101,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--trace", type=Path, help="a trace instead of the numbers that ship")
     parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(DEFAULT_ARMS))
     parser.add_argument("--seed", type=int, default=defaults.seed)
-    parser.add_argument("--for-s", type=float, default=defaults.for_s, help="of the trace's time")
+    for flag, told in (
+        ("--for-s", "seconds of the trace"),
+        ("--share", "of its requests that are sent"),
+        ("--first-token-s", "target"),
+    ):
+        default = getattr(defaults, flag[2:].replace("-", "_"))
+        parser.add_argument(flag, type=positive, default=default, help=f"{told} ({default:g})")
     parser.add_argument("--json", type=Path, help="where to write all figures")
     parser.add_argument("--plot", type=Path, help="where to draw replicas over time, as SVG")
     arguments = parser.parse_args(argv)
-    settings = LiveSettings(seed=arguments.seed, for_s=arguments.for_s)
+    settings = LiveSettings(
+        seed=arguments.seed,
+        for_s=arguments.for_s,
+        share=arguments.share,
+        first_token_s=arguments.first_token_s,
+    )
     try:
         load = live_load(course_of(arguments.trace, settings.seed), settings)
     except ValueError as error:
@@ -115,8 +131,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.json is not None:
         arguments.json.write_text(json.dumps({"settings": asdict(settings)} | found, indent=1))
     if arguments.plot is not None:
-        from chairlift.evaluation.autoscaling_plot import draw
-
         draw(found, arguments.plot)
     return 0
 

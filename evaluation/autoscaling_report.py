@@ -27,11 +27,13 @@ class ArmRun:
 
     Attributes:
         replicas: seconds from the start, and how many there were from then on.
+        decisions: that changed it, as the service tells them.
     """
 
     arm: str
     records: tuple[RequestRecord, ...]
     replicas: tuple[tuple[float, int], ...]
+    decisions: tuple[dict[str, Any], ...] = ()
 
 
 def on_time(record: RequestRecord, settings: LiveSettings) -> bool:
@@ -77,6 +79,7 @@ def _figures(run: ArmRun, settings: LiveSettings) -> dict[str, Any]:
         "ttft_p99_s": None if first is None else first.p99,
         "failures": dict(failures),
         "replicas": [list(each) for each in _changes(run.replicas)],
+        "decisions": list(run.decisions),
         "arrivals": _per_second(run.records, seconds),
     }
 
