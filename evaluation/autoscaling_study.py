@@ -59,7 +59,7 @@ MANY = 100
 """So many replicas take minutes to simulate, and are spared an arm."""
 
 TARGET_LOAD, LOW_LOAD = 0.5, 0.3
-HOLD_S, HOLDS = 180.0, 4.0
+HOLD_S, HOLDS = 100.0, 5.0
 """Of our policy; ``hold_s`` is so long, and so many times as long as a replica takes to start."""
 
 
