@@ -56,10 +56,11 @@ MACHINE = Machine(
 FIRST_TOKEN_S, PER_TOKEN_S = 5.0, 0.5
 
 MANY = 100
-"""So many replicas take minutes to simulate, and are spared an arm."""
+"""So many replicas take minutes to simulate, and are spared the arms that are only told beside."""
 
-TARGET_LOAD, LOW_LOAD, HOLDS = 0.6, 0.4, 5.0
-"""Of our policy; the last one: ``hold_s`` is so many times as long as a replica takes to start."""
+TARGET_LOAD, LOW_LOAD = 0.5, 0.3
+HOLD_S, HOLDS = 100.0, 5.0
+"""Of our policy; ``hold_s`` is so long, and so many times as long as a replica takes to start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ class Scale:
 SCALES = (
     Scale("3 replicas", 1, 3, 5.0, Scaled(stretch=10.0, copies=1.0, spread_s=0.0)),
     Scale("20 replicas", 4, 20, 60.0, Scaled(stretch=24.0, copies=15.0, spread_s=60.0)),
-    Scale("200 replicas", 40, 200, 90.0, Scaled(stretch=24.0, copies=150.0, spread_s=60.0), 600.0),
+    Scale("200 replicas", 40, 200, 90.0, Scaled(stretch=24.0, copies=150.0, spread_s=60.0), 400.0),
 )
 
 
@@ -105,7 +106,7 @@ def policy_of(scale: Scale) -> ScalingPolicy:
         lead_s=scale.start_s,
         up_cool_down_s=usual.up_cool_down_s,
         down_cool_down_s=usual.down_cool_down_s,
-        hold_s=max(usual.hold_s, HOLDS * scale.start_s),
+        hold_s=HOLD_S + HOLDS * scale.start_s,
         down_share=usual.down_share,
     )
 
@@ -113,7 +114,7 @@ def policy_of(scale: Scale) -> ScalingPolicy:
 def play_scale(
     scale: Scale, arrivals: Sequence[Arrival], tell: Callable[[str], None], seed: int = 0
 ) -> list[Point]:
-    """All arms; last a fixed size that costs what ours does."""
+    """All arms; last, where it is not many replicas, a fixed size that costs what ours does."""
     rule = ServeRule(scale.least, scale.most)
     half = ServeRule(scale.least, scale.most, target_ongoing_requests=MACHINE.seats / 2)
     given = fleet_load([each for each in arrivals if each.at_s < scale.part_s], scale.load)
@@ -138,8 +139,9 @@ def play_scale(
     if scale.most < MANY:
         play("Serve's, half of the seats", scale.least, ServesDefault(half))
     ours = play(OURS, scale.least, Ours(policy_of(scale)))
-    same = max(1, round(ours.mean_replicas))
-    play("fixed, at that cost", same, Fixed(same))
+    if scale.most < MANY:
+        same = max(1, round(ours.mean_replicas))
+        play("fixed, at that cost", same, Fixed(same))
     return points
 
 

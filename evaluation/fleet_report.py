@@ -137,7 +137,7 @@ def table(points: Sequence[Point]) -> str:
     """As Markdown."""
     rows = ["| " + " | ".join(title for title, _ in COLUMNS) + " |", "|---" * len(COLUMNS) + "|"]
     for point in points:
-        rows.append("| " + " | ".join(_cell(getattr(point, name)) for _, name in COLUMNS) + " |")
+        rows.append("| " + " | ".join(_cell(point, name) for _, name in COLUMNS) + " |")
     return "\n".join(rows)
 
 
@@ -155,7 +155,10 @@ def _load(asked: Sequence[Asked], last_s: float) -> tuple[tuple[float, float], .
     return tuple((index * width_s, counts[index] / width_s) for index in range(POINTS + 1))
 
 
-def _cell(value: object) -> str:
+def _cell(point: Point, name: str) -> str:
+    value = getattr(point, name)
     if not isinstance(value, float):
         return str(value)
-    return f"{value:.2%}" if 0 < value <= 1.0 else f"{value:.2f}" if value < 100 else f"{value:.0f}"
+    if name == "share_on_time":
+        return f"{value:.1%}"
+    return f"{value:.2f}" if value < 100 else f"{value:.0f}"

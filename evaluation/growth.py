@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import math
 import sys
+import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ from statistics import median
 from chairlift.cluster.tenants import Tenant
 from chairlift.evaluation.drill_report import Report, at_most
 from chairlift.evaluation.flags import count
-from chairlift.evaluation.growth_rig import TOKENS, Rig, resident_bytes
+from chairlift.evaluation.growth_rig import TOKENS, Rig
 from chairlift.evaluation.plot_sheet import sheet
 from chairlift.evaluation.study_svg import Axis, Panel, dot, line, picture
 
@@ -35,6 +36,8 @@ REPLICAS = 8
 """Where it is not they that grow."""
 TENANTS = 10
 REST_S = 1.0
+MOST_TRACED = 10_000
+"""Python's account of memory takes long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,11 @@ class Dimension:
     name: str
     sizes: tuple[int, ...]
     requests: int
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is what waits that grows."""
+        return self.name in {"waiting", "in line"}
 
 
 DIMENSIONS = (
@@ -61,21 +69,20 @@ class Sample:
     Attributes:
         request_us: for one request; ``token_us``: for one token, of those that were served whole.
         rest_us: of a second in which nothing happens.
-        bytes: by which the process grew.
     """
 
     request_us: float
     token_us: float | None
     rest_us: float
-    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """One dimension: medians by size, and all samples."""
+    """One dimension: all samples by size, and bytes that Python holds at the smaller sizes."""
 
     dimension: Dimension
     samples: tuple[tuple[Sample, ...], ...]
+    memory: tuple[tuple[int, int], ...]
 
     def of(self, value: Callable[[Sample], float | None]) -> list[tuple[int, float]]:
         """Sizes, and medians of a value that is there for all."""
@@ -108,22 +115,31 @@ def over_n_log_n(points: Sequence[tuple[int, float]]) -> float:
 
 async def measure(dimension: Dimension, size: int, rest_s: float) -> Sample:
     """One sample; ``rest_s``: seconds in which nothing happens."""
-    replicas = size if dimension.name == "replicas" else REPLICAS
-    number = size if dimension.name in {"tenants", "in line"} else TENANTS
-    tenants = [Tenant(f"tenant-{each}") for each in range(number)]
-    before = resident_bytes()
-    async with Rig.opened(replicas) as rig:
-        if dimension.name in {"waiting", "in line"}:
+    async with Rig.opened(_replicas(dimension, size)) as rig:
+        tenants, requests = _tenants(dimension, size), dimension.requests
+        if dimension.waits:
             await rig.crowd(size, tenants)
-            grown = resident_bytes() - before
-            seconds, token_us = await rig.turns(dimension.requests, tenants), None
+            seconds, token_us = await rig.turns(requests, tenants), None
         else:
-            await rig.serve(max(dimension.requests // 4, number), tenants)  # all are known by then
-            grown = resident_bytes() - before
-            seconds, later = await rig.serve(dimension.requests, tenants)
-            token_us = 1e6 * later / (dimension.requests * TOKENS)
-        rest_us = 1e6 * await rig.rest(rest_s)
-    return Sample(1e6 * seconds / dimension.requests, token_us, rest_us, max(0, grown))
+            await rig.serve(max(requests // 4, len(tenants)), tenants)  # all are known by then
+            seconds, later = await rig.serve(requests, tenants)
+            token_us = 1e6 * later / (requests * TOKENS)
+        return Sample(1e6 * seconds / requests, token_us, 1e6 * await rig.rest(rest_s))
+
+
+async def held(dimension: Dimension, size: int) -> int:
+    """Bytes that Python holds for it."""
+    tracemalloc.start()
+    try:
+        async with Rig.opened(_replicas(dimension, size)) as rig:
+            tenants = _tenants(dimension, size)
+            if dimension.waits:
+                await rig.crowd(size, tenants)
+            else:
+                await rig.serve(max(size, len(tenants)), tenants)
+            return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
 
 
 def study(
@@ -140,7 +156,12 @@ def study(
             for size in dimension.sizes if turn % 2 == 0 else reversed(dimension.sizes):
                 samples[size].append(asyncio.run(measure(dimension, size, rest_s)))
                 tell(f"{dimension.name} {size}, round {turn + 1}: {samples[size][-1]}")
-        courses.append(Course(dimension, tuple(map(tuple, samples.values()))))
+        memory = [
+            (size, asyncio.run(held(dimension, size)))
+            for size in dimension.sizes
+            if size <= MOST_TRACED
+        ]
+        courses.append(Course(dimension, tuple(map(tuple, samples.values())), tuple(memory)))
         _conclude(courses[-1], report)
     return report, courses
 
@@ -152,6 +173,7 @@ def table(courses: Sequence[Course]) -> str:
         "|---|---|---|---|---|---|",
     ]
     for course in courses:
+        memory = {size: f"{taken / 1e6:.2f}" for size, taken in course.memory}
         for size, samples in zip(course.dimension.sizes, course.samples, strict=True):
             tokens = [each.token_us for each in samples if each.token_us is not None]
             token = f"{median(tokens):.1f}" if tokens else "–"
@@ -159,7 +181,7 @@ def table(courses: Sequence[Course]) -> str:
                 f"| {course.dimension.name} | {size} "
                 f"| {median(each.request_us for each in samples):.0f} | {token} "
                 f"| {median(each.rest_us for each in samples):.0f} "
-                f"| {median(each.bytes for each in samples) / 1e6:.1f} |"
+                f"| {memory.get(size, '–')} |"
             )
     return "\n".join(rows)
 
@@ -226,8 +248,13 @@ def _rest(sample: Sample) -> float | None:
     return sample.rest_us
 
 
-def _bytes(sample: Sample) -> float | None:
-    return float(sample.bytes) or None
+def _replicas(dimension: Dimension, size: int) -> int:
+    return size if dimension.name == "replicas" else REPLICAS
+
+
+def _tenants(dimension: Dimension, size: int) -> list[Tenant]:
+    number = size if dimension.name in {"tenants", "in line"} else TENANTS
+    return [Tenant(f"tenant-{each}") for each in range(number)]
 
 
 def _conclude(course: Course, report: Report) -> None:
@@ -242,11 +269,12 @@ def _conclude(course: Course, report: Report) -> None:
         report.claims.append(at_most(text, over_n_log_n(points), 1.0))
     at_rest = course.of(_rest)
     report.figures[f"{name}: a second at rest, exponent"] = exponent(at_rest)
-    memory = course.of(_bytes)
-    if len(memory) > 1:
-        report.figures[f"{name}: bytes for each more"] = (memory[-1][1] - memory[0][1]) / (
-            memory[-1][0] - memory[0][0]
-        )
+    if len(course.memory) > 1:
+        (few, first), (many, last) = course.memory[0], course.memory[-1]
+        report.figures[f"{name}: bytes for each more"] = (last - first) / (many - few)
+        each = [(size, taken / size) for size, taken in course.memory]
+        text = f"{name}, {few} to {many}: memory, growth over n log n's"
+        report.claims.append(at_most(text, over_n_log_n(each), 1.0))
     per_one = [(size, us / size) for size, us in at_rest]
     text = f"{name}, {least} to {most}: a second at rest, growth over n log n's"
     report.claims.append(at_most(text, over_n_log_n(per_one), 1.0))

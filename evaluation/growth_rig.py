@@ -13,7 +13,6 @@ import gc
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import tokenizers
 
@@ -37,7 +36,7 @@ from chairlift.router.replica_stream import ReplicaStream, StreamState
 from chairlift.router.router import Router
 from chairlift.router.tokenizer import Tokenizer
 
-__all__ = ["Rig", "resident_bytes"]
+__all__ = ["TOKENS", "Rig"]
 
 PROMPT = tuple(range(64))
 TOKENS = 16
@@ -86,7 +85,8 @@ class _Actor:
     async def listen(self) -> None:
         """As the stream's own writer does."""
         while True:
-            self.taken.append(await self.stream.outgoing.next())
+            message = await self.stream.outgoing.next()
+            self.taken.append(message)
 
 
 class Rig:
@@ -248,13 +248,6 @@ class Rig:
                 await asyncio.sleep(0)
         with self.timed():
             await _turns()
-
-
-def resident_bytes() -> int:
-    """Memory of this process, as the system has it."""
-    gc.collect()
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return pages * 4096
 
 
 async def _read(flight: Flight) -> None:

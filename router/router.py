@@ -111,10 +111,9 @@ class Router:
         self.may_sleep = self._closed = False
         counters = VirtualCounters(BURST)
         self._accounts = Accounts(counters, Admission(_limits(settings)), StartRate(), FirstToken())
-        self._queue: FairQueue[Ticket] = FairQueue(
-            counters, fair=settings.fair, promote_after_s=settings.promote_after_s
-        )
-        labels = {"model_name": model_name, "router": (label := self.id[:8])}
+        self._queue = _queue(settings, counters)
+        label = self.id[:8]
+        labels = {"model_name": model_name, "router": label}
         tenants = TenantMetrics(labels, self._queue, counters)
         self.metrics = RouterMetrics(model_name, self.replicas, router_id=label, tenants=tenants)
         self._telemetry = telemetry or TelemetryConfig()
@@ -334,6 +333,10 @@ def _connector(
 
 def _limits(settings: RouterConfig) -> AdmissionLimits:
     return AdmissionLimits(settings.max_requests, settings.max_queued, settings.max_queued_tokens)
+
+
+def _queue(settings: RouterConfig, counters: VirtualCounters) -> FairQueue[Ticket]:
+    return FairQueue(counters, fair=settings.fair, promote_after_s=settings.promote_after_s)
 
 
 def _placement(settings: RouterConfig, seed: str) -> Placement:

@@ -23,7 +23,7 @@ def test_one_is_the_growth_of_n_log_n():
 def test_a_small_round_serves_all_and_says_what_it_took():
     dimensions = [Dimension("replicas", (1, 3), 12), Dimension("in line", (2, 20), 10)]
     report, courses = study(dimensions, 1, lambda _: None, rest_s=0.0)
-    assert len(report.claims) == 5
+    assert len(report.claims) == 7
     for course in courses:
         assert all(sample.request_us > 0 for samples in course.samples for sample in samples)
     assert all(sample.token_us for samples in courses[0].samples for sample in samples)
