@@ -190,14 +190,14 @@ def build_config(
     environment: Mapping[str, str] | None = None,
 ) -> ServiceConfig:
     """As ``load_config``, from what a file would hold."""
-    whole = deepcopy(dict(tree))
+    merged = deepcopy(dict(tree))
     for path, value in _from_environment(os.environ if environment is None else environment):
-        _set(whole, path, value)
+        _set(merged, path, value)
     for path, value in (overrides or {}).items():
         if value is not None:
-            _set(whole, path, value)
+            _set(merged, path, value)
     try:
-        return ServiceConfig.model_validate(whole)
+        return ServiceConfig.model_validate(merged)
     except ValidationError as error:
         raise ConfigError(_one_line(error)) from None
 

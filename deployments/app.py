@@ -12,14 +12,14 @@ are looked at where they are needed; they need not be where this runs.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
-
-from ray import serve
+from typing import TYPE_CHECKING, Any
 
 from chairlift.cluster.config import build_config, cluster_token
 from chairlift.cluster.guard_policy import load_policy
-from chairlift.deployments.application import build_application
 from chairlift.deployments.data_plane import DataPlane
+
+if TYPE_CHECKING:
+    from ray import serve
 
 __all__ = ["build"]
 
@@ -32,4 +32,8 @@ def build(args: Mapping[str, Any]) -> serve.Application:
     """
     config = build_config(args)
     cluster_token(config.workers)
-    return build_application(config, load_policy(config.guard.file), DataPlane())
+    policy = load_policy(config.guard.file)
+
+    from chairlift.deployments.application import build_application
+
+    return build_application(config, policy, DataPlane())

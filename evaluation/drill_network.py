@@ -64,7 +64,9 @@ class Host:
         self.address = f"{PREFIX}.{number}"
         self._link = f"link{number}"
         apart = ("--net", "--pid", "--mount-proc", "--fork", "--kill-child")
-        self._holder = subprocess.Popen(["unshare", *apart, "sleep", "infinity"])
+        # However the drill ends, its hosts end with it.
+        with_us = ("setpriv", "--pdeathsig", "KILL")
+        self._holder = subprocess.Popen([*with_us, "unshare", *apart, "sleep", "infinity"])
         wait_until(self._is_apart, READY_DEADLINE_S, f"namespaces for {name}")
         pid = str(self._holder.pid)
         _ip("link", "add", self._link, "type", "veth", "peer", "eth0", "netns", pid)

@@ -31,13 +31,14 @@ from chairlift.evaluation.drill_rounds import (
     pauses,
     undisturbed,
 )
-from chairlift.evaluation.drill_service import engine_section
+from chairlift.evaluation.drill_service import engine_section, wait_until
 
 __all__ = ["PartitionSettings", "run", "run_hub"]
 
 Seen = TypeVar("Seen")
 
 OPERATOR = "drill"
+HUB = "ray::Hub"
 STARTED = "chairlift_requests_started_total"
 POLL_S = 0.05
 SETTLE_DEADLINE_S = 40.0
@@ -100,7 +101,7 @@ async def _drill(cluster: DrillCluster, settings: PartitionSettings) -> Report:
         blow = asyncio.create_task(_part((router, victim), settings, client.health))
         answers = await ask_all(client, calm.questions, settings.duration_s)
         parted = [each.live for each in await blow].count(False)
-        back = await _seconds_until(partial(_all_live, client))
+        back = await _seconds_until(partial(_all_live, client, settings.nodes))
         again = await ask_all(client, calm.questions, settings.duration_s)
         moved = (await client.metrics()).by_label("chairlift_moves_total", "reason")
         paused, usual = pauses(answers), pauses(calm.answers)
@@ -122,7 +123,7 @@ async def _drill(cluster: DrillCluster, settings: PartitionSettings) -> Report:
 
 async def _drill_hub(cluster: DrillCluster, settings: PartitionSettings) -> Report:
     report = Report("partition-hub", asdict(settings))
-    hub = next(host for host in cluster.nodes if host.pids("ray::Hub"))
+    hub = await asyncio.to_thread(_hub, cluster)
     routers = cluster.routers()
     other = next(host for host in routers if host is not hub)
     async with drill_client(url_of(other)) as client, drill_client(url_of(hub)) as beside:
@@ -153,6 +154,12 @@ async def _drill_hub(cluster: DrillCluster, settings: PartitionSettings) -> Repo
         "longest gap in a stream, parted, s": Round(calm.questions, answers).longest_gap,
     }
     return report
+
+
+def _hub(cluster: DrillCluster) -> Host:
+    """Its node; a router makes it once there are workers."""
+    wait_until(lambda: any(h.pids(HUB) for h in cluster.nodes), SETTLE_DEADLINE_S, "a Hub")
+    return next(host for host in cluster.nodes if host.pids(HUB))
 
 
 class _Watch:
@@ -207,8 +214,8 @@ async def _figures_of(*clients: DrillClient) -> list[dict[str, Any] | None]:
     return [await _figures(each) for each in clients]
 
 
-async def _all_live(client: DrillClient) -> bool:
-    return all(each.live for each in await client.health())
+async def _all_live(client: DrillClient, number: int) -> bool:
+    return sum(each.live for each in await client.health()) == number
 
 
 async def _all_counted(*clients: DrillClient) -> bool:

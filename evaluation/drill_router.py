@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections import Counter
 from dataclasses import asdict, dataclass
 
 from chairlift.evaluation.drill_balancer import balancer
@@ -66,6 +67,7 @@ async def _drill(cluster: DrillCluster, url: str, settings: RouterSettings) -> R
         answers = await ask_all(client, calm.questions, settings.duration_s)
         open_there = await blow
         cut = [place for place, answer in enumerate(answers) if answer.failure is not None]
+        saw = [str(answers[place].failure) for place in cut]
         again = await ask_all(client, [calm.questions[place] for place in cut], 1.0)
         for place, answer in zip(cut, again, strict=True):
             answers[place] = answer
@@ -78,7 +80,10 @@ async def _drill(cluster: DrillCluster, url: str, settings: RouterSettings) -> R
             exactly("routers at the end", len(cluster.routers()), len(routers)),
             *await claims_of_all_ends(cluster, settings.nodes),
         ]
-    report.figures = {"requests that clients had to ask again": len(cut)}
+    report.figures = {
+        "what clients saw of these": dict(Counter(saw)),
+        "streams among the requests": sum("stream" in each.body for each in calm.questions),
+    }
     return report
 
 

@@ -40,11 +40,12 @@ def running_cluster() -> Iterator[Any]:
     import ray
     from ray.cluster_utils import Cluster
 
-    own = {"node_ip_address": "127.0.0.1", "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **own})
+    cluster = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
+    )
     try:
         for _ in range(NODES):
-            cluster.add_node(wait=False, num_cpus=1, **own)
+            cluster.add_node(num_cpus=1)
         ray.init(address=cluster.address, namespace="chairlift", log_to_driver=False)
         cluster.wait_for_nodes()
         yield cluster
