@@ -113,9 +113,9 @@ def _check_folders(pods: Pods, config: ServiceConfig, facts: Facts) -> Iterator[
     if ray.get("object-store-memory") != str(config.ray.object_store):
         yield f"rayStartParams: object-store-memory: {config.ray.object_store} is wanted"
     for volume in pods.spec.get("volumes", []):
-        folder = volume.get("emptyDir") or {}
-        if folder.get("medium") == "Memory" and (
-            quantity(folder["sizeLimit"]) < config.ray.object_store
+        memory = volume.get("emptyDir") or {}
+        if memory.get("medium") == "Memory" and (
+            quantity(memory["sizeLimit"]) < config.ray.object_store
         ):
             yield f"volumes: {volume['name']} is smaller than Ray's object store"
 
