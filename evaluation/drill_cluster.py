@@ -26,6 +26,7 @@ from chairlift.evaluation.drill_service import wait_until
 __all__ = ["HTTP_PORT", "DrillCluster", "live_replicas", "url_of"]
 
 HTTP_PORT, RAY_PORT, DASHBOARD_PORT, REDIS_PORT = 8000, 6379, 8265, 6390
+APPLICATIONS = "/api/serve/applications/"
 BUILDER = "chairlift.deployments.app:build"
 NODE_DEADLINE_S, READY_DEADLINE_S = 120.0, 240.0
 OBJECT_STORE = 80 * 1024**2
@@ -89,21 +90,18 @@ class DrillCluster:
             *("--temp-dir", str(self.folder / "ray")),
         )
         wait_until(
-            lambda: self._ask("GET") is not None, NODE_DEADLINE_S, "Ray's REST interface answers"
+            lambda: self._ask("GET", APPLICATIONS) is not None,
+            NODE_DEADLINE_S,
+            "Ray's REST interface answers",
         )
 
     def add_nodes(self, number: int) -> None:
-        """Start so many, and wait until all are there."""
+        """Start so many, one after the other, for in one folder they name their sockets."""
         for _ in range(number):
             host = self.network.host(f"node {len(self.nodes) + 1}")
             self._ray_start(host, "--address", f"{self.head.address}:{RAY_PORT}", "--num-cpus", "1")
             self.nodes.append(host)
-        for host in self.nodes[-number:]:
-            wait_until(
-                lambda host=host: bool(host.pids("ray-dashboard-agent") or host.pids("ray::")),
-                NODE_DEADLINE_S,
-                f"{host.name} has started",
-            )
+            self._wait_for(host)
 
     def deploy(self, config: Mapping[str, Any], **numbers: int) -> None:
         """Start the service, or change it.
@@ -121,7 +119,9 @@ class DrillCluster:
             "args": tree,
             **({"deployments": sizes} if sizes else {}),
         }
-        answer = self._ask("PUT", {"proxy_location": "Disabled", "applications": [application]})
+        answer = self._ask(
+            "PUT", APPLICATIONS, {"proxy_location": "Disabled", "applications": [application]}
+        )
         if answer is None:
             raise RuntimeError("Ray does not take the application")
 
@@ -146,7 +146,7 @@ class DrillCluster:
 
     def status(self) -> dict[str, Any]:
         """Of the application, as Serve has it."""
-        known = self._ask("GET") or {}
+        known = self._ask("GET", APPLICATIONS) or {}
         unknown = {"status": "UNKNOWN", "message": ""}
         found: dict[str, Any] = known.get("applications", {}).get("chairlift", unknown)
         return found
@@ -177,10 +177,21 @@ class DrillCluster:
             output=self.folder / host.name.replace(" ", ""),
         )
 
-    def _ask(self, method: str, body: object = None) -> dict[str, Any] | None:
+    def _wait_for(self, host: Host) -> None:
+        wait_until(
+            lambda: host.address in self._ray_nodes(), NODE_DEADLINE_S, f"{host.name} is there"
+        )
+
+    def _ray_nodes(self) -> set[str]:
+        """Addresses of those that Ray has."""
+        known = self._ask("GET", "/api/v0/nodes") or {}
+        listed = known.get("data", {}).get("result", {}).get("result", [])
+        return {node["node_ip"] for node in listed if node["state"] == "ALIVE"}
+
+    def _ask(self, method: str, path: str, body: object = None) -> dict[str, Any] | None:
         """Ray's answer; None while it has none. Raises RuntimeError with what it refuses."""
         request = urllib.request.Request(
-            f"http://{self.head.address}:{DASHBOARD_PORT}/api/serve/applications/",
+            f"http://{self.head.address}:{DASHBOARD_PORT}{path}",
             method=method,
             data=None if body is None else json.dumps(body).encode(),
             headers={

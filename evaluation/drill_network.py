@@ -8,8 +8,8 @@ Owns the network namespaces, the links between them, and how they are cut and me
 
 The drill itself moves into a network namespace that is made for it, so that nothing of this is
 seen by the machine's own network, nothing leaves it, and all is gone when the drill is. Linux
-alone, by its administrator, or by anybody where users may have namespaces of their own. Files and
-processes are the machine's.
+alone, by its administrator, or by anybody where users may have namespaces of their own. A host sees
+no processes but its own, either; files are the machine's.
 """
 
 from __future__ import annotations
@@ -63,9 +63,11 @@ class Host:
         self.name = name
         self.address = f"{PREFIX}.{number}"
         self._link = f"link{number}"
-        self._holder = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
-        wait_until(self._is_apart, READY_DEADLINE_S, f"a network namespace for {name}")
-        _ip("link", "add", self._link, "type", "veth", "peer", "eth0", "netns", self._pid)
+        apart = ("--net", "--pid", "--mount-proc", "--fork", "--kill-child")
+        self._holder = subprocess.Popen(["unshare", *apart, "sleep", "infinity"])
+        wait_until(self._is_apart, READY_DEADLINE_S, f"namespaces for {name}")
+        pid = str(self._holder.pid)
+        _ip("link", "add", self._link, "type", "veth", "peer", "eth0", "netns", pid)
         _ip("link", "set", self._link, "master", BRIDGE, "up")
         for words in (
             ("link", "set", "lo", "up"),
@@ -89,9 +91,10 @@ class Host:
     def pids(self, name: str = "") -> list[int]:
         """Of its processes whose command line begins so, the oldest first."""
         namespace, found = _namespace(self._holder.pid), []
+        kept = {self._holder.pid, self._first.pid}
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
-                if process.pid == self._holder.pid or _namespace(process.pid) != namespace:
+                if process.pid in kept or _namespace(process.pid) != namespace:
                     continue
                 if " ".join(process.cmdline()).startswith(name):
                     found.append((process.create_time(), process.pid))
@@ -127,15 +130,20 @@ class Host:
         self._holder.wait()
 
     @property
-    def _pid(self) -> str:
-        return str(self._holder.pid)
+    def _first(self) -> psutil.Process:
+        """The host's first process, with which all others end."""
+        (process,) = psutil.Process(self._holder.pid).children()
+        return process
 
     @property
     def _inside(self) -> list[str]:
-        return ["nsenter", "--target", self._pid, "--net", "--"]
+        return ["nsenter", "--target", str(self._first.pid), "--net", "--pid", "--mount", "--"]
 
     def _is_apart(self) -> bool:
-        return _namespace(self._holder.pid) != _namespace(os.getpid())
+        """Whether the first process is there, which looks like its parent until it has begun."""
+        with contextlib.suppress(ValueError, psutil.Error):
+            return self._first.name() == "sleep"
+        return False
 
 
 class Network:

@@ -26,8 +26,8 @@ __all__ = ["UpgradeSettings", "run"]
 class UpgradeSettings:
     """``requests`` are asked over ``duration_s``, again and again until all is replaced."""
 
-    requests: int = 60
-    duration_s: float = 10.0
+    requests: int = 40
+    duration_s: float = 5.0
     replaced_s: float = 240.0
     output_tokens: int = 60
     nodes: int = 3
