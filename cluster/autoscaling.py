@@ -4,8 +4,9 @@ Owns the policy; what it goes by is measured by ``autoscaling_reader``, and whoe
 started and stopped asks here. All is counted in work: how much of one replica's time a sequence
 takes (``LoadReading.work_s``), by its seat or by its tokens, whichever it has more of.
 
-    up at once      arrivals × work / target load; where the oldest waits too long, also what waits,
-                    to be gone within ``clear_s``; where goodput is short of the objective, one more
+    up at once      arrivals × work / target load, or what runs over what one can run / target load;
+                    where the oldest waits too long, also what waits, to be gone within ``clear_s``;
+                    where goodput is short of the objective, one more
     down slowly     to the most that was needed in the last ``hold_s`` at the lower ``low_load``, a
                     share of the replicas at a time, and never while one hands over
     to and from 0   after ``idle_s`` without a request; at once when one waits
@@ -35,6 +36,7 @@ class Cause(enum.StrEnum):
     """What decided."""
 
     LOAD = "load"
+    SEATS = "seats"
     SLOPE = "slope"
     QUEUE = "queue"
     GOODPUT = "goodput"
@@ -77,7 +79,7 @@ class ScalingPolicy:
     first_token_target_s: float
     target_load: float = 0.8
     low_load: float = 0.6
-    queue_share: float = 0.5
+    queue_share: float = 0.3
     clear_s: float = 5.0
     objective: float = 0.95
     lead_s: float = 10.0
@@ -99,7 +101,6 @@ class LoadReading:
     Attributes:
         ready, starting, draining: replicas that take requests, will soon, hand theirs over.
         arrivals_per_s: sequences that come now, at least.
-        sustained_per_s: that came in the mean of the last minute.
         slope: by how much the arrivals grow in a second; 0 where that may be chance.
         seat_s: for how long a sequence has a seat; None where that is not known.
         room: sequences of mean size that one replica runs at once, for seats and KV cache.
@@ -116,7 +117,6 @@ class LoadReading:
     starting: int = 0
     draining: int = 0
     arrivals_per_s: float = 0.0
-    sustained_per_s: float = 0.0
     slope: float = 0.0
     seat_s: float | None = None
     room: float | None = None
@@ -138,6 +138,11 @@ class LoadReading:
             if of is not None and by
         ]
         return max(shares, default=None)
+
+    @property
+    def occupied(self) -> float | None:
+        """Replicas that what runs would fill; None where that is not known."""
+        return self.running / self.room if self.room else None
 
     @property
     def quiet(self) -> bool:
@@ -246,12 +251,12 @@ def _watched(
 
 def _low(policy: ScalingPolicy, state: ScalingState, reading: LoadReading) -> int:
     """Replicas with which the load would be low; all there are, where that is not known."""
-    if reading.quiet and not reading.sustained_per_s:
+    if reading.quiet:
         return 1
     if state.work_s is None or _urgent(policy, reading) or _short(policy, state, reading):
         return max(1, state.desired)
-    per_s = max(reading.arrivals_per_s, reading.sustained_per_s)
-    return max(1, _ceil(per_s * state.work_s / policy.low_load))
+    busy = max(reading.arrivals_per_s * state.work_s, reading.occupied or 0.0)
+    return max(1, _ceil(busy / policy.low_load))
 
 
 def _urgent(policy: ScalingPolicy, reading: LoadReading) -> bool:
@@ -285,20 +290,24 @@ def _wish(policy: ScalingPolicy, state: ScalingState, reading: LoadReading, now:
 def _calls(
     policy: ScalingPolicy, state: ScalingState, reading: LoadReading, now: float
 ) -> list[_Wish]:
-    """What each signal asks for; the first of them is the load."""
+    """What each signal asks for; of several that ask for as many, the first one counts."""
     work_s, target, there = state.work_s, policy.target_load, reading.ready + reading.starting
     urgent = _urgent(policy, reading)
     waits = f"{reading.waiting} requests wait, the oldest for {reading.oldest_s:.2f} s"
+    seats = _Wish(0, Cause.SEATS, "what replicas run at once is not known yet")
+    if reading.occupied is not None:
+        fill = f"{reading.running} requests that run fill {reading.occupied:.2f} replicas"
+        seats = _Wish(_ceil(reading.occupied / target), Cause.SEATS, fill)
     if work_s is None:
-        unknown = _Wish(0, Cause.LOAD, "how much work a request is, is not known yet")
         one_more = max(there, state.desired, 1) + (not reading.starting)
-        return [unknown, _Wish(one_more, Cause.QUEUE, waits)] if urgent else [unknown]
+        return [seats, _Wish(one_more, Cause.QUEUE, waits)] if urgent else [seats]
     work = reading.arrivals_per_s * work_s
     rising = max(0.0, reading.slope) * policy.lead_s
     ahead = min(2 * reading.arrivals_per_s, reading.arrivals_per_s + rising) * work_s
     load = f"{reading.arrivals_per_s:.2f} sequences/s keep {work:.2f} replicas busy"
     calls = [
         _Wish(_ceil(work / target), Cause.LOAD, load),
+        seats,
         _Wish(_ceil(ahead / target), Cause.SLOPE, f"{load}, soon {ahead:.2f}, for arrivals rise"),
     ]
     if urgent:

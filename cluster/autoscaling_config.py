@@ -27,7 +27,7 @@ class AutoscalingConfig(BaseModel):
     """Share of their time that replicas are to be busy; …"""
     low_load: Share = 0.6
     """… and below which those that would remain must stay for one to go."""
-    queue_share: Share = 0.5
+    queue_share: Share = 0.3
     """Part of the target for first tokens that the oldest may wait before more are called."""
     objective: Share = 0.95
     """Share of requests that are to meet their targets."""

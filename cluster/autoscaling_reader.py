@@ -19,7 +19,7 @@ from chairlift.cluster.autoscaling import LoadReading
 from chairlift.cluster.replica_signals import Present, ReplicaSignals
 from chairlift.cluster.signals import StandingQueue, arrivals_per_s, oldest_waiting, placed_s
 from chairlift.cluster.telemetry import Tally
-from chairlift.cluster.windows import Fold, known_s
+from chairlift.cluster.windows import Fold
 
 __all__ = ["LoadReader"]
 
@@ -60,7 +60,6 @@ class LoadReader:
             ready=ready,
             starting=starting,
             arrivals_per_s=arrivals_per_s(fold, end),
-            sustained_per_s=minute.choices / min(MEAN_S, max(1, known_s(fold, end))),
             slope=_slope(fold, end),
             seat_s=None if seated_s is None else seated_s * self._replicas.seated_share(),
             room=self._replicas.room(),

@@ -11,15 +11,16 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
-from ray.serve.autoscaling_policy import replica_queue_length_autoscaling_policy
-from ray.serve.config import AutoscalingContext
 
 from chairlift.cluster.autoscaling import ScalingPolicy
 from chairlift.cluster.scaling import Fleet, Scaling
 from chairlift.deployments.hub_name import HUB, NAMESPACE
+
+if TYPE_CHECKING:
+    from ray.serve.config import AutoscalingContext
 
 __all__ = ["HubPolicy", "OngoingRequests"]
 
@@ -33,23 +34,17 @@ ANSWER_S = 10.0
 """After which an answer is not waited for any more, and one that came is too old."""
 
 
-class HubPolicy:
-    """Chairlift's policy; made once by the controller, with the policy's fields."""
+class _HubLine:
+    """Asks the Hub and hears it, without ever waiting for it."""
 
-    def __init__(self, **policy: Any) -> None:
-        self._policy = ScalingPolicy(**policy)
+    def __init__(self, policy: ScalingPolicy) -> None:
+        self._policy = policy
         self._hub: ray.actor.ActorHandle | None = None
         self._looked_at = self._asked_at = self._heard_at = float("-inf")
         self._answer: ray.ObjectRef | None = None
         self._scaling: Scaling | None = None
 
-    def __call__(self, context: AutoscalingContext) -> tuple[float, dict[str, Any]]:
-        """Called in the controller's loop."""
-        scaling = self._newest(context)
-        desired = context.target_num_replicas if scaling is None else scaling.decision.desired
-        return desired, {}
-
-    def _newest(self, context: AutoscalingContext) -> Scaling | None:
+    def newest(self, context: AutoscalingContext) -> Scaling | None:
         """The newest decision, if it is of now."""
         now = time.monotonic()
         self._hear(now)
@@ -85,19 +80,34 @@ class HubPolicy:
             self._answer, self._asked_at = self._hub.scale.remote(fleet), now
 
 
-class OngoingRequests(HubPolicy):
+class HubPolicy:
+    """Chairlift's policy; made once by the controller, with the policy's fields."""
+
+    def __init__(self, **policy: Any) -> None:
+        self._hub = _HubLine(ScalingPolicy(**policy))
+
+    def __call__(self, context: AutoscalingContext) -> tuple[float, dict[str, Any]]:
+        """Called in the controller's loop."""
+        scaling = self._hub.newest(context)
+        desired = context.target_num_replicas if scaling is None else scaling.decision.desired
+        return desired, {}
+
+
+class OngoingRequests:
     """Serve's own rule, for comparison: it is told of requests what it would see if they were its.
 
     Running and waiting ones, in the mean over the look-back period; bounds and delays are Serve's.
     """
 
     def __init__(self, **policy: Any) -> None:
-        super().__init__(**policy)
+        self._hub = _HubLine(ScalingPolicy(**policy))
         self._ongoing: deque[tuple[float, int]] = deque()
 
     def __call__(self, context: AutoscalingContext) -> tuple[float, dict[str, Any]]:
         """Called in the controller's loop."""
-        scaling, now = self._newest(context), time.monotonic()
+        from ray.serve.autoscaling_policy import replica_queue_length_autoscaling_policy
+
+        scaling, now = self._hub.newest(context), time.monotonic()
         if scaling is None:
             return context.target_num_replicas, {}
         self._ongoing.append((now, scaling.reading.running + scaling.reading.waiting))

@@ -97,7 +97,6 @@ class Router:
         self.id = uuid.uuid4().hex
         self.tracer: Tracer | None = None
         self.passport = Passport()
-        self.may_sleep = False
         self._model_name = model_name
         self._settings = settings
         self._clock = clock
@@ -107,7 +106,7 @@ class Router:
         self._open: dict[Flight, bool] = {}
         self._none_open = asyncio.Event()
         self._none_open.set()
-        self._closed = False
+        self.may_sleep = self._closed = False
         counters = VirtualCounters(BURST)
         self._accounts = Accounts(counters, Admission(_limits(settings)), StartRate(), FirstToken())
         self._queue: FairQueue[Ticket] = FairQueue(

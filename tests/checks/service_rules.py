@@ -100,8 +100,6 @@ def _check_patience(pods: Pods, config: ServiceConfig) -> Iterator[str]:
     path = probe.get("httpGet", {}).get("path")
     if path == "/health" and lasts < config.router.wait_for_replica_s:
         yield f"readinessProbe: it lasts {lasts} s, less than router.wait_for_replica_s"
-    if path == "/health" and config.workers.least == 0:
-        yield "readinessProbe: with no replica nobody could wake one; /-/healthz is wanted"
 
 
 def _check_folders(pods: Pods, config: ServiceConfig, facts: Facts) -> Iterator[str]:

@@ -30,6 +30,7 @@ def config(**paths: object) -> ServiceConfig:
     ("path", "value", "replaced"),
     [
         ("workers__replicas", 3, ""),
+        ("workers__autoscaling__max_replicas", 3, ""),
         ("router__replicas", 2, ""),
         ("workers__health_period_s", 2.0, ""),
         ("workers__threads", 1, "workers"),
