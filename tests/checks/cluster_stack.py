@@ -153,7 +153,11 @@ class Stack:
             containers.append({"name": "autoscaler", **known})
         yield Pods(
             f"{where} head",
-            *(template.get("metadata", {}), template["spec"], containers, 1, 1),
+            template.get("metadata", {}),
+            template["spec"],
+            containers,
+            least=1,
+            most=1,
             ray=head["rayStartParams"],
             is_head=True,
         )
@@ -161,8 +165,12 @@ class Stack:
             template = group["template"]
             yield Pods(
                 f"{where} {group['groupName']}",
-                *(template.get("metadata", {}), template["spec"], template["spec"]["containers"]),
-                *(group["minReplicas"], group["maxReplicas"], group["rayStartParams"]),
+                template.get("metadata", {}),
+                template["spec"],
+                template["spec"]["containers"],
+                least=group["minReplicas"],
+                most=group["maxReplicas"],
+                ray=group["rayStartParams"],
             )
 
     def having(self, resource: str) -> list[Pods]:
@@ -188,8 +196,11 @@ def _of_set(each: Tree) -> Pods:
     replicas = each["spec"].get("replicas", 1)
     return Pods(
         f"{each['kind']}/{each['metadata']['name']}",
-        *(template.get("metadata", {}), template["spec"], template["spec"]["containers"]),
-        *(replicas, replicas),
+        template.get("metadata", {}),
+        template["spec"],
+        template["spec"]["containers"],
+        least=replicas,
+        most=replicas,
     )
 
 

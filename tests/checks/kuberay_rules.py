@@ -1,4 +1,4 @@
-"""What KubeRay asks of a RayService beyond its schema, as of its v1.7.0.
+"""What KubeRay asks of a RayService beyond its schema, by its source.
 
 The operator reports a broken rule as an event and then does nothing; some it cannot see at all,
 such as labels with which its own services no longer find the head.

@@ -100,8 +100,6 @@ def _check_patience(pods: Pods, config: ServiceConfig) -> Iterator[str]:
     path = probe.get("httpGet", {}).get("path")
     if path == "/health" and lasts < config.router.wait_for_replica_s:
         yield f"readinessProbe: it lasts {lasts} s, less than router.wait_for_replica_s"
-    if path == "/health" and config.workers.least == 0:
-        yield "readinessProbe: with no replica nobody could wake one; /-/healthz is wanted"
 
 
 def _check_folders(pods: Pods, config: ServiceConfig, facts: Facts) -> Iterator[str]:
@@ -113,9 +111,10 @@ def _check_folders(pods: Pods, config: ServiceConfig, facts: Facts) -> Iterator[
     if ray.get("object-store-memory") != str(config.ray.object_store):
         yield f"rayStartParams: object-store-memory: {config.ray.object_store} is wanted"
     for volume in pods.spec.get("volumes", []):
-        empty = volume.get("emptyDir") or {}
-        in_memory = empty.get("medium") == "Memory"
-        if in_memory and quantity(empty["sizeLimit"]) < config.ray.object_store:
+        memory = volume.get("emptyDir") or {}
+        if memory.get("medium") == "Memory" and (
+            quantity(memory["sizeLimit"]) < config.ray.object_store
+        ):
             yield f"volumes: {volume['name']} is smaller than Ray's object store"
 
 

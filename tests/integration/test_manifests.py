@@ -103,7 +103,6 @@ def test_redis_answers_its_probe_and_nobody_without_the_password(tmp_path: Path)
         server.wait(30.0)
 
 
-@pytest.mark.slow
 @pytest.mark.integration
 def test_rays_autoscaler_reads_the_bounds_of_each_group() -> None:
     from ray.autoscaler._private.kuberay.autoscaling_config import (

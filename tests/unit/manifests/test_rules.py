@@ -109,7 +109,12 @@ def test_a_mistake_is_named(
             r"1 GPUs for ranks of tensor_parallel 2",
         ),
         ("gpu", "path: /models/model", "path: /data", r"nothing is mounted at /data"),
-        ("production", "min_replicas: 2", "min_replicas: 0", r"nobody could wake one"),
+        (
+            "production",
+            "min_replicas: 2",
+            "min_replicas: 1",
+            r"at least 1 replicas, and pods for 2",
+        ),
     ],
 )
 def test_a_wrong_configuration_is_named(
