@@ -254,6 +254,7 @@ def _small_disk() -> Iterator[Path | None]:
     """A folder on a disk of its own; None where that is not allowed."""
     with tempfile.TemporaryDirectory(prefix="cd") as folder:
         mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", folder]
+        unmount = ["umount", "--lazy", folder]
         try:
             subprocess.run(mount, check=True, capture_output=True)
         except (OSError, subprocess.CalledProcessError):
@@ -262,4 +263,4 @@ def _small_disk() -> Iterator[Path | None]:
         try:
             yield Path(folder)
         finally:
-            subprocess.run(["umount", "--lazy", folder], check=False, capture_output=True)
+            subprocess.run(unmount, check=False, capture_output=True)

@@ -7,7 +7,7 @@ take. What the commands are is ``evaluation.runbooks``'.
 from __future__ import annotations
 
 import asyncio
-import os
+import shlex
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -45,7 +45,7 @@ class RunbookShell:
     """
 
     def __init__(self, folder: Path, values: Mapping[str, str]) -> None:
-        self._values = dict(values)
+        self._values = {"USER": "drill", **values}
         self._bin = folder / "bin"
         self._bin.mkdir(parents=True, exist_ok=True)
         program = self._bin / "chairlift"
@@ -65,17 +65,12 @@ class RunbookShell:
         commands = list(commands)
         values = self._values | dict(more or {})
         waits = sum(each.shows is not None for each in commands)
-        environment = {
-            **os.environ,
-            "USER": "drill",
-            **values,
-            "DEADLINE_S": f"{deadline_s:.0f}",
-            "PATH": f"{self._bin}:{os.environ.get('PATH', '/usr/bin:/bin')}",
-        }
+        variables = values | {"DEADLINE_S": f"{deadline_s:.0f}"}
+        text = f"PATH={shlex.quote(str(self._bin))}:$PATH\n{script(commands, values)}"
         start = time.monotonic()
         process = await asyncio.create_subprocess_exec(
-            *("sh", "-eu", "-c", script(commands, values)),
-            env=environment,
+            *("env", *(f"{name}={value}" for name, value in variables.items())),
+            *("sh", "-eu", "-c", text),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
@@ -86,5 +81,5 @@ class RunbookShell:
         except TimeoutError:
             process.kill()
             output, _ = await process.communicate()
-        text = output.decode(errors="replace")
-        return Followed(process.returncode == 0, time.monotonic() - start, text)
+        said = output.decode(errors="replace")
+        return Followed(process.returncode == 0, time.monotonic() - start, said)
