@@ -93,7 +93,7 @@ SCALES = (
         90.0,
         600.0,
         Scaled(stretch=24.0, copies=150.0, spread_s=60.0),
-        part_s=400.0,
+        part_s=330.0,
     ),
 )
 
