@@ -59,8 +59,7 @@ MANY = 100
 """So many replicas take minutes to simulate, and are spared the arms that are only told beside."""
 
 TARGET_LOAD, LOW_LOAD = 0.5, 0.3
-HOLD_S, HOLDS = 100.0, 5.0
-"""Of our policy; ``hold_s`` is so long, and so many times as long as a replica takes to start."""
+"""Of our policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +69,7 @@ class Scale:
     Attributes:
         least, most: replicas.
         start_s: from a replica's order until it serves.
+        hold_s: of our policy.
         load: how the course becomes a load.
         part_s: of the course, before it is stretched; the rest is left out.
     """
@@ -78,14 +78,23 @@ class Scale:
     least: int
     most: int
     start_s: float
+    hold_s: float
     load: Scaled
     part_s: float = math.inf
 
 
 SCALES = (
-    Scale("3 replicas", 1, 3, 5.0, Scaled(stretch=10.0, copies=1.0, spread_s=0.0)),
-    Scale("20 replicas", 4, 20, 60.0, Scaled(stretch=24.0, copies=15.0, spread_s=60.0)),
-    Scale("200 replicas", 40, 200, 90.0, Scaled(stretch=24.0, copies=150.0, spread_s=60.0), 400.0),
+    Scale("3 replicas", 1, 3, 5.0, 125.0, Scaled(stretch=10.0, copies=1.0, spread_s=0.0)),
+    Scale("20 replicas", 4, 20, 60.0, 420.0, Scaled(stretch=24.0, copies=15.0, spread_s=60.0)),
+    Scale(
+        "200 replicas",
+        40,
+        200,
+        90.0,
+        600.0,
+        Scaled(stretch=24.0, copies=150.0, spread_s=60.0),
+        part_s=330.0,
+    ),
 )
 
 
@@ -106,7 +115,7 @@ def policy_of(scale: Scale) -> ScalingPolicy:
         lead_s=scale.start_s,
         up_cool_down_s=usual.up_cool_down_s,
         down_cool_down_s=usual.down_cool_down_s,
-        hold_s=HOLD_S + HOLDS * scale.start_s,
+        hold_s=scale.hold_s,
         down_share=usual.down_share,
     )
 

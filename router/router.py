@@ -14,6 +14,7 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NoReturn
 
 from chairlift.cluster.config import RouterConfig, TelemetryConfig
@@ -104,7 +105,7 @@ class Router:
         self._gate = Gate()
         timing = timing or _stream_timing(settings)
         self.members = Members(_connector(self, clock, timing, lambda: self._pump.soon()))
-        self._views = _recent(self.members, clock)
+        self._views = partial(_recent, self.members, clock)
         self._open: dict[Flight, bool] = {}
         self._none_open = asyncio.Event()
         self._none_open.set()
@@ -332,6 +333,11 @@ def _connector(
     return connect
 
 
+def _recent(members: Members, clock: Callable[[], float]) -> list[ReplicaView]:
+    """What is known of each member, for placement."""
+    return members.recent(clock(), STALE_AFTER_S)
+
+
 def _limits(settings: RouterConfig) -> AdmissionLimits:
     return AdmissionLimits(settings.max_requests, settings.max_queued, settings.max_queued_tokens)
 
@@ -352,11 +358,6 @@ def _placement(settings: RouterConfig, seed: str) -> Placement:
 def _stream_timing(settings: RouterConfig) -> StreamTiming:
     """How patient the streams are."""
     return StreamTiming(silence_s=settings.silence_s, stuck_after_s=settings.stuck_after_s)
-
-
-def _recent(members: Members, clock: Callable[[], float]) -> Callable[[], list[ReplicaView]]:
-    """What is known of them, as far as placement goes."""
-    return lambda: members.recent(clock(), STALE_AFTER_S)
 
 
 def _shutting_down() -> RequestError:
