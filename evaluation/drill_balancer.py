@@ -29,8 +29,9 @@ def balancer(cluster: DrillCluster, nodes: Sequence[Host]) -> Iterator[str]:
     """Its URL; it knows all of ``nodes``, whether they have a router or not."""
     file, output = cluster.folder / "haproxy.cfg", cluster.folder / "haproxy"
     file.write_text(_config(EXAMPLE.read_text(), nodes))
+    command = ("haproxy", "-db", "-f", str(file))
     with output.open("wb") as sink:
-        process = subprocess.Popen(["haproxy", "-db", "-f", str(file)], stdout=sink, stderr=sink)
+        process = subprocess.Popen(command, stdout=sink, stderr=sink)
     try:
         wait_until(lambda: _listens() or process.poll() is not None, START_DEADLINE_S, "HAProxy")
         if process.poll() is not None:

@@ -110,8 +110,8 @@ class DrillCluster:
             config: as ``chairlift serve --config`` takes it.
             numbers: of replicas by deployment, over those of the configuration.
         """
-        # The network is one of its own, in which nobody else is.
-        tree = {**config, "http": {"host": "0.0.0.0", "port": HTTP_PORT}}  # nosec B104
+        everywhere = "0.0.0.0"  # nosec B104  # of a network that nobody else is on
+        tree = {**config, "http": {"host": everywhere, "port": HTTP_PORT}}
         tree["workers"] = {**tree.get("workers", {}), "token_file": str(self._token)}
         sizes = [{"name": name, "num_replicas": number} for name, number in numbers.items()]
         application = {

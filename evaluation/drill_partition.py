@@ -142,7 +142,7 @@ async def _drill_hub(cluster: DrillCluster, settings: PartitionSettings) -> Repo
         mended = await _seconds_until(partial(_all_counted, client, beside))
         report.claims = [
             exactly("nodes with a router", len(routers), 2),
-            exactly("figures at the router that has lost the Hub", alone is not None, 0),
+            exactly("figures at the router that has lost the Hub", int(alone is not None), 0),
             exactly("routers in the figures beside the Hub", (there or {}).get("routers"), 1),
             at_most("sequences on a replica, at the most", watch.most, settings.held),
             *claims_of_sameness(calm.answers, answers),
