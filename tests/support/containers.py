@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 import chairlift
 from chairlift.evaluation.drill_network import Host
 
@@ -70,8 +72,10 @@ class Container:
 
     def run(self, *argv: str) -> subprocess.CompletedProcess[str]:
         """Another command in it, as a probe is."""
-        target = str(self._process.pid)  # each of its programs has replaced the one before
-        enter = ["nsenter", "--target", target, "--mount", "--net", "/bin/bash", "-euc"]
+        # Before it stays what has led it to its host; its own programs have replaced each other.
+        (first,) = psutil.Process(self._process.pid).children()
+        namespaces = ("--mount", "--net", "--pid")
+        enter = ["nsenter", "--target", str(first.pid), *namespaces, "/bin/bash", "-euc"]
         return subprocess.run(
             [*enter, f"exec {self._as_user(argv)}"],
             capture_output=True,
