@@ -85,7 +85,6 @@ def configuration(asked: Asked, report: Report) -> dict[str, Any]:
     return tree | {
         "engine": engine,
         "workers": {
-            "replicas": plan.replicas,
             "tensor_parallel": report.degree,
             "autoscaling": {
                 "min_replicas": min(least, plan.replicas),

@@ -103,7 +103,8 @@ def exponent(points: Sequence[tuple[int, float]]) -> float:
     """Of the power of n that fits best."""
     logs = [(math.log(size), math.log(max(value, 1e-9))) for size, value in points]
     x, y = (sum(column) / len(logs) for column in zip(*logs, strict=True))
-    return sum((a - x) * (b - y) for a, b in logs) / sum((a - x) * (a - x) for a, _ in logs)
+    slope: float = sum((a - x) * (b - y) for a, b in logs) / sum((a - x) ** 2 for a, _ in logs)
+    return slope
 
 
 def over_n_log_n(points: Sequence[tuple[int, float]]) -> float:
