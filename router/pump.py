@@ -119,8 +119,11 @@ class Pump:
             else:
                 return
 
-    def tick(self, now: float, wait_for_replica_s: float) -> None:
-        """Turn away who waited too long; to be called often."""
+    def tick(self, now: float, wait_for_replica_s: float, *, may_sleep: bool = False) -> None:
+        """Turn away who waited too long; to be called often.
+
+        Where replicas ``may_sleep``, one is started for who waits, so the time counts from then on.
+        """
         if not len(self._queue):
             self.accounts.starts.idle()
         for ticket in self._queue.expired(now):
@@ -129,7 +132,8 @@ class Pump:
             waited = now - ticket.queued_at
             error = DeadlineExceeded(f"no replica had room for the request within {waited:.1f} s")
             ticket.flight.fail(error)
-        if any(stream.ready for stream in self._parts.streams.values()):
+        asleep = may_sleep and not len(self._queue)
+        if asleep or any(stream.ready for stream in self._parts.streams.values()):
             self._alone_since = None
         elif self._alone_since is None:
             self._alone_since = now

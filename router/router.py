@@ -307,7 +307,8 @@ class Router:
                     stream.watch(now - last)
                 if self._gate.controls.demote_late:
                     self._queue.demote(now, self._telemetry.first_token_target_s)
-                self._pump.tick(now, self._settings.wait_for_replica_s)
+                wait_s = self._settings.wait_for_replica_s
+                self._pump.tick(now, wait_s, may_sleep=self.may_sleep)
                 self._fail_late_ones(now)
                 self._recorder.tick(self._queue.backlogged(), now, now - last)
             except Exception:
