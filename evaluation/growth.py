@@ -21,7 +21,7 @@ import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 from chairlift.cluster.tenants import Tenant
 from chairlift.evaluation.drill_report import Report, at_most
@@ -102,9 +102,8 @@ class Course:
 def exponent(points: Sequence[tuple[int, float]]) -> float:
     """Of the power of n that fits best."""
     logs = [(math.log(size), math.log(max(value, 1e-9))) for size, value in points]
-    x, y = (sum(column) / len(logs) for column in zip(*logs, strict=True))
-    slope: float = sum((a - x) * (b - y) for a, b in logs) / sum((a - x) ** 2 for a, _ in logs)
-    return slope
+    x, y = fmean(a for a, _ in logs), fmean(b for _, b in logs)
+    return sum((a - x) * (b - y) for a, b in logs) / sum((a - x) * (a - x) for a, _ in logs)
 
 
 def over_n_log_n(points: Sequence[tuple[int, float]]) -> float:
