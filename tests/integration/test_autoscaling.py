@@ -54,9 +54,14 @@ def test_load_brings_replicas_and_they_go_while_streams_run_on() -> None:
     with running_service(config=config(min_replicas=1, max_replicas=3)) as service:
         assert service.live_replicas() == 1
         in_loop(_there_and_back(service))
-        scaling = figures(service)["autoscaling"]
-        assert (scaling["desired"], scaling["ready"], scaling["max"]) == (1, 1, 3)
-        steps = scaling["steps"]
+
+        def settled() -> bool:
+            """Serve's controller counts a replica out a moment after routers do."""
+            scaling = figures(service)["autoscaling"]
+            return (scaling["desired"], scaling["ready"], scaling["max"]) == (1, 1, 3)
+
+        wait_until(settled, DEADLINE_S, "figures of one replica")
+        steps = figures(service)["autoscaling"]["steps"]
         assert max(step["after"] for step in steps) == 3
         assert {step["cause"] for step in steps} >= {"calm"}
         assert all(step["reason"] for step in steps)
