@@ -3,7 +3,8 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup dev serve test test-all test-gpu test-flash gpu-report check audit bench study proto clean
+.PHONY: help setup dev serve test test-all test-gpu test-flash gpu-report check audit checkov \
+	terraform-validate bench study proto clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -85,7 +86,7 @@ $(GPU): $(DEV)
 gpu-report: $(GPU) ## is it right on this machine's GPU, and how fast, in six minutes
 	@$(BIN)/python -m chairlift.evaluation.gpu_report $(ARGS)
 
-check: $(DEV)   ## format, lint, types, layers, size limits, generated stubs, documents, security
+check: $(DEV)   ## format, lint, types, layers, sizes, stubs, documents, manifests, Terraform, security
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -93,8 +94,32 @@ check: $(DEV)   ## format, lint, types, layers, size limits, generated stubs, do
 	PYTHONPATH=tests $(BIN)/python -m checks.size_limits
 	PYTHONPATH=tests $(BIN)/python -m checks.proto_stubs
 	PYTHONPATH=tests $(BIN)/python -m checks.docs
+	PYTHONPATH=tests $(BIN)/python -m checks.runbooks
+	PYTHONPATH=tests $(BIN)/python -m checks.manifests
+	PYTHONPATH=tests $(BIN)/python -m checks.terraform
+	@if [ -e $(CHECKOV)/.setup ]; then $(MAKE) --no-print-directory checkov; \
+		else echo 'checkov left out: make checkov installs it'; fi
 	$(BIN)/bandit -q -c pyproject.toml -r cluster deployments evaluation kernels router workers client
 	PYTHONPATH=tests $(BIN)/python -m checks.audit --where-possible
+
+# It wants an older `packaging` than others do, so it has an environment of its own.
+CHECKOV := .venv-checkov
+
+$(CHECKOV)/.setup: Makefile
+	"$(PYTHON)" -m venv --clear $(CHECKOV)
+	$(CHECKOV)/bin/python -m pip install --disable-pip-version-check checkov==3.3.30
+	@touch $@
+
+checkov: $(CHECKOV)/.setup ## what checkov says of terraform/, in an environment of 300 MB
+	$(CHECKOV)/bin/checkov -d terraform --framework terraform --quiet --compact --skip-download
+
+terraform-validate: ## Terraform's own check of terraform/; needs its program, and the network for the providers
+	terraform fmt -check -recursive terraform
+	@for folder in $$(find terraform -name '*.tf' -not -path '*/.terraform/*' -exec dirname {} + | sort -u); do \
+		echo "$$folder"; \
+		terraform -chdir="$$folder" init -backend=false -input=false >/dev/null && \
+			terraform -chdir="$$folder" validate || exit 1; \
+	done
 
 # Advisories come over the network, without which `make check` leaves them out, and says so.
 audit: $(DEV)   ## known vulnerabilities of the installed packages

@@ -11,11 +11,13 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 
+from chairlift.cluster.cluster_token import ClusterToken
 from chairlift.cluster.config_sections import (
     Bytes,
     EngineConfig,
@@ -57,15 +59,18 @@ __all__ = [
     "TlsConfig",
     "TracingConfig",
     "WorkersConfig",
+    "build_config",
     "cache_folder",
     "client_headers",
     "client_key",
+    "cluster_token",
     "load_config",
     "parse_bytes",
     "set_environment",
 ]
 
 ENVIRONMENT_PREFIX = "CHAIRLIFT__"
+TOKEN_VARIABLE = "CHAIRLIFT_CLUSTER_TOKEN"
 
 
 class LedgerConfig(Section):
@@ -111,6 +116,28 @@ class ServiceConfig(Section):
         check_owners({name: tenant.keys for name, tenant in tenants.items()})
         return tenants
 
+    @field_validator("telemetry")
+    @classmethod
+    def _check_autoscaling(
+        cls, telemetry: TelemetryConfig, info: ValidationInfo
+    ) -> TelemetryConfig:
+        scaling = info.data["workers"].autoscaling if "workers" in info.data else None
+        if scaling is None:
+            return telemetry
+        if not telemetry.enabled:
+            raise ValueError("workers.autoscaling goes by telemetry, which is not enabled")
+        price, most = telemetry.price_per_replica_hour, scaling.max_price_per_hour
+        if most is not None and not price:
+            raise ValueError(
+                "workers.autoscaling.max_price_per_hour needs telemetry.price_per_replica_hour"
+            )
+        if most is not None and price is not None and most < price * max(1, scaling.min_replicas):
+            raise ValueError(
+                f"workers.autoscaling.max_price_per_hour is {most:g}, which does not pay for "
+                f"{max(1, scaling.min_replicas)} at {price:g} each"
+            )
+        return telemetry
+
     @field_validator("operators")
     @classmethod
     def _check_operators(cls, operators: dict[str, Keys]) -> dict[str, Keys]:
@@ -154,14 +181,23 @@ def load_config(
         ConfigError: one line that names the path at fault and, for an unknown key, the nearest
             valid one.
     """
-    tree = _read_file(Path(file)) if file is not None else {}
+    return build_config(_read_file(Path(file)) if file is not None else {}, overrides, environment)
+
+
+def build_config(
+    tree: Mapping[str, Any],
+    overrides: Mapping[str, object] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> ServiceConfig:
+    """As ``load_config``, from what a file would hold."""
+    merged = deepcopy(dict(tree))
     for path, value in _from_environment(os.environ if environment is None else environment):
-        _set(tree, path, value)
+        _set(merged, path, value)
     for path, value in (overrides or {}).items():
         if value is not None:
-            _set(tree, path, value)
+            _set(merged, path, value)
     try:
-        return ServiceConfig.model_validate(tree)
+        return ServiceConfig.model_validate(merged)
     except ValidationError as error:
         raise ConfigError(_one_line(error)) from None
 
@@ -235,6 +271,29 @@ def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
     # A relative path is void, says the XDG base directory specification.
     caches = Path(given) if Path(given).is_absolute() else Path("~/.cache").expanduser()
     return caches / "chairlift"
+
+
+def cluster_token(
+    config: WorkersConfig, environment: Mapping[str, str] | None = None
+) -> ClusterToken:
+    """The token of the cluster that this process is a part of.
+
+    Args:
+        config: where a file may be named that holds it; else it is ``$CHAIRLIFT_CLUSTER_TOKEN``.
+        environment: by default the process's.
+
+    Raises:
+        ConfigError: there is none, or it is none that would do.
+    """
+    if config.token_file is not None:
+        return ClusterToken.from_file(Path(config.token_file), "workers.token_file")
+    text = (os.environ if environment is None else environment).get(TOKEN_VARIABLE)
+    if text is None:
+        raise ConfigError(
+            f"the cluster has no token: name a file with one in workers.token_file, or set "
+            f"{TOKEN_VARIABLE}, on every node; `openssl rand -hex 32` makes one"
+        )
+    return ClusterToken.parse(text, TOKEN_VARIABLE)
 
 
 def client_key(environment: Mapping[str, str] | None = None) -> str | None:

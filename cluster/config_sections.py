@@ -6,7 +6,7 @@ Knows neither files nor flags nor the environment (``cluster.config``).
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -14,8 +14,10 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
+    model_validator,
 )
 
+from chairlift.cluster.autoscaling_config import AutoscalingConfig
 from chairlift.cluster.guard_state import Mode
 from chairlift.cluster.key_config import Keys
 from chairlift.cluster.protocol import Batching, Controls, Priority
@@ -65,6 +67,12 @@ def _mode(value: object) -> object:
 TenantName = Annotated[str, StringConstraints(pattern="^[A-Za-z0-9_-]{1,64}$")]
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=1)]
 BytesOrAuto = Annotated[Literal["auto"] | int, BeforeValidator(_bytes_or_auto)]
+NodeResources = dict[
+    Annotated[str, StringConstraints(pattern="^[a-z][a-z0-9]*(_[a-z0-9]+)+$", max_length=64)],
+    Annotated[float, Field(gt=0, allow_inf_nan=False)],
+]
+"""Names that a cluster gives to what its nodes have, and how much of it is taken; Ray's own names
+are one word."""
 
 
 class Section(BaseModel):
@@ -190,6 +198,8 @@ class RouterConfig(Section):
 
     replicas: Annotated[int, Field(ge=1, le=64)] = 1
     """Routers; those of one node share the HTTP port."""
+    resources: NodeResources = Field(default_factory=dict)
+    """Taken by each from its node, so that routers are only where a node has these."""
     max_requests: Annotated[int, Field(ge=1)] = 4096
     """Requests that one router holds at most, streaming and waiting together."""
     max_choices: Annotated[int, Field(ge=1)] = 128
@@ -278,8 +288,12 @@ class WorkersConfig(Section):
     """The worker replicas."""
 
     replicas: Annotated[int, Field(ge=1, le=64)] = 1
+    """Unless ``autoscaling`` says how many there are."""
+    autoscaling: AutoscalingConfig | None = None
     tensor_parallel: Annotated[int, Field(ge=1)] = 1
     """Workers that compute one copy of the model together, each with a share of it."""
+    resources: NodeResources = Field(default_factory=dict)
+    """Taken by each rank from its node, so that ranks are only where a node has these."""
     transport: Literal["auto", "shared", "gloo", "nccl"] = "auto"
     """Between the workers of one copy; ``auto``: ``nccl`` on GPUs, ``shared`` memory on one CPU
     node, ``gloo`` across CPU nodes."""
@@ -292,6 +306,25 @@ class WorkersConfig(Section):
     tls: StreamTlsConfig | None = None
     """Without it the streams from routers are plain text, which the cluster's token protects from
     strangers, but not from listeners."""
+    token_file: str | None = None
+    """With the cluster's token, on each node; without one it is in ``$CHAIRLIFT_CLUSTER_TOKEN``,
+    except for ``chairlift serve``, which draws it with each start."""
+
+    @model_validator(mode="after")
+    def _check_replicas(self) -> Self:
+        if self.autoscaling is not None and "replicas" in self.model_fields_set:
+            raise ValueError("set either replicas or autoscaling, not both")
+        return self
+
+    @property
+    def least(self) -> int:
+        """Replicas that there always are."""
+        return self.replicas if self.autoscaling is None else self.autoscaling.min_replicas
+
+    @property
+    def most(self) -> int:
+        """Replicas that there may be."""
+        return self.replicas if self.autoscaling is None else self.autoscaling.max_replicas
 
 
 class TracingConfig(Section):

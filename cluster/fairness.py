@@ -64,6 +64,9 @@ class VirtualCounters:
         self._burst = burst
         self._accounts: dict[str, _Account] = {}
         self._times: dict[int, float] = {}
+        # Over all accounts, so that nobody has to add them up; exact, for services are whole.
+        self._own = self._arrivals = 0.0
+        self._fallen: set[str] = set()
 
     def value(self, tenant: str, ahead: float = 0.0) -> float:
         """As if it had been served ``ahead`` more."""
@@ -80,8 +83,11 @@ class VirtualCounters:
             waits: the tenant has something waiting there.
         """
         account = self._account(tenant)
+        if weight > account.weight:
+            self._fallen.add(tenant)
         account.weight = weight
         account.arrivals += 1
+        self._arrivals += 1
         if not waits:
             saved = self._burst * self._usual_service() / weight
             account.lift += max(0.0, self._times.get(priority, 0.0) - saved - account.value)
@@ -92,13 +98,24 @@ class VirtualCounters:
 
     def charge(self, tenant: str, input_tokens: float = 0.0, output_tokens: float = 0.0) -> None:
         """It was served these tokens; negative numbers give back."""
-        self._account(tenant).own += service(input_tokens, output_tokens)
+        served = service(input_tokens, output_tokens)
+        if served < 0:
+            self._fallen.add(tenant)
+        self._account(tenant).own += served
+        self._own += served
 
     def set_others(self, tenant: str, others: float, lift: float) -> None:
         """What others have served it in all, and the highest lift that they know."""
         account = self._account(tenant)
+        if others < account.others:
+            self._fallen.add(tenant)
         account.others = others
         account.lift = max(account.lift, lift)
+
+    def take_fallen(self) -> set[str]:
+        """Tenants whose value may have fallen since the last time; all others' only grew."""
+        fallen, self._fallen = self._fallen, set()
+        return fallen
 
     def own(self, tenant: str) -> float:
         """Service charged here."""
@@ -128,13 +145,13 @@ class VirtualCounters:
             weight, own, others, lift, arrivals = map(float, values)
             accounts[tenant] = _Account(weight, own, others, lift, arrivals)
         times = {int(priority): float(value) for priority, value in state["times"]}
-        self._accounts, self._times = accounts, times
+        self._accounts, self._times, self._fallen = accounts, times, set(accounts)
+        self._own = sum(each.own for each in accounts.values())
+        self._arrivals = sum(each.arrivals for each in accounts.values())
 
     def _usual_service(self) -> float:
         """Of one request, in the mean of all that came."""
-        accounts = self._accounts.values()
-        arrivals = sum(each.arrivals for each in accounts)
-        return sum(each.own for each in accounts) / arrivals if arrivals else 0.0
+        return self._own / self._arrivals if self._arrivals else 0.0
 
     def _account(self, tenant: str) -> _Account:
         account = self._accounts.get(tenant)

@@ -41,6 +41,9 @@ DIFFERS_S, DIFFERS_SEQUENCES = 5.0, 4
 """For how long counts have to differ, for reports and counts are never of quite one moment; how
 many sequences there must be."""
 
+PACE_S, PACE_STEPS = 5.0, 10
+"""The last seconds that are looked at; fewer steps say nothing of a pace."""
+
 RUNNING = 20
 """Sequences that have been looked at, before their mean size is believed."""
 
@@ -99,6 +102,22 @@ class ReplicaSignals:
         rooms = [_room(course) for _, course in self._now()]
         known = [room for room in rooms if room is not None]
         return sum(known) if known and len(known) == len(rooms) else None
+
+    def room(self) -> float | None:
+        """The mean of what each of them can run at once."""
+        capacity = self.capacity()
+        return None if capacity is None else capacity / len(self._fresh)
+
+    def paces(self) -> Iterator[tuple[float, float]]:
+        """Tokens that each computes in a second, and share of its steps that were saturated."""
+        for _, course in self._now():
+            last, before = course[-1], _before(course, PACE_S)
+            seconds = (last.at - last.age_s) - (before.at - before.age_s)
+            steps = last.load.step - before.load.step
+            if seconds > 0 and steps >= PACE_STEPS:
+                tokens = last.load.tokens_computed - before.load.tokens_computed
+                saturated = last.load.steps_saturated - before.load.steps_saturated
+                yield tokens / seconds, saturated / steps
 
     def seated_share(self) -> float:
         """Of their time at replicas, what sequences had a seat in the last minute."""

@@ -52,7 +52,14 @@ from chairlift.cluster.request_flow import RequestFlow
 from chairlift.cluster.telemetry import Tally
 from chairlift.cluster.windows import Fold, known_s
 
-__all__ = ["SignalReader", "SignalSettings"]
+__all__ = [
+    "SignalReader",
+    "SignalSettings",
+    "StandingQueue",
+    "arrivals_per_s",
+    "oldest_waiting",
+    "placed_s",
+]
 
 N = TypeVar("N", int, float)
 
@@ -118,7 +125,7 @@ class SignalReader:
         self._replicas = ReplicaSignals()
         self._flow = RequestFlow()
         self._ages: deque[tuple[float, float]] = deque()
-        self._standing: deque[tuple[float, int]] = deque()
+        self._queue = StandingQueue()
         self._costly: _Costly | None = None
 
     def read(self, fold: Fold, now: float) -> dict[Signal, Reading]:
@@ -127,10 +134,9 @@ class SignalReader:
         replicas, flow = self._replicas, self._flow
         replicas.observe(present, now)
         flow.observe(fold.flows(now), now)
-        oldest = _oldest(present)
-        waiting = sum(sum(report.queued.values()) for report, _ in present)
+        oldest = oldest_waiting(present)
         _note(self._ages, 0.0 if oldest is None else oldest.value, now, SLOPE_S)
-        _note(self._standing, waiting, now, SENT_S)
+        self._queue.observe(present, now)
         if not present:
             return {}
         costly = self._held(fold, now)
@@ -152,34 +158,21 @@ class SignalReader:
 
     def _offered_load(self, fold: Fold, now: float) -> Reading | None:
         end, capacity = fold.told(now), self._replicas.capacity()
-        per_s = max(_at_least(_started(fold, end, span_s)) / span_s for span_s in OFFERED_S)
-        finished, placed_s = 0.0, 0.0
-        for _, tally in fold.tallies(end, SERVED_S, width=10):
-            finished += tally.duration.count
-            placed_s += tally.placed_s
         if not capacity:
             return None
-        if not per_s:
+        if not (per_s := arrivals_per_s(fold, end)):
             return Reading(0.0)
-        if finished < SERVED:
+        if (mean_s := placed_s(fold, end)) is None:
             return None
-        seated_s = placed_s / finished * self._replicas.seated_share()
-        return Reading(per_s * seated_s / capacity)
+        return Reading(per_s * mean_s * self._replicas.seated_share() / capacity)
 
     def _queue_delay(self, fold: Fold, oldest: Reading | None, now: float) -> Reading:
-        """What stands in the queue, in seconds of work (Little's law).
-
-        Not how long those waited who were sent: fair queueing serves some at once for as long as
-        anybody waits.
-        """
-        standing = min(waiting for _, waiting in self._standing)
-        target_s = self._settings.first_token_target_s
-        if oldest is None or not standing:
+        delay_s, target_s = self._queue.delay_s(fold, now), self._settings.first_token_target_s
+        if oldest is None or delay_s == 0.0:
             return Reading(0.0)
-        sent = sum(tally.queue_wait.count for _, tally in fold.tallies(fold.told(now), SENT_S))
-        if not sent:
+        if delay_s is None:
             return Reading(oldest.value / target_s, oldest.where)
-        return Reading(standing * SENT_S / sent / target_s)
+        return Reading(delay_s / target_s)
 
     def _oldest_slope(self) -> Reading | None:
         if self._ages[-1][1] <= self._settings.first_token_target_s / 4:
@@ -235,6 +228,43 @@ class SignalReader:
         return max(burns)
 
 
+class StandingQueue:
+    """What stands in routers' queues; to be told each time that they have reported."""
+
+    def __init__(self) -> None:
+        self._standing: deque[tuple[float, int]] = deque()
+
+    def observe(self, present: Present, now: float) -> None:
+        waiting = sum(sum(report.queued.values()) for report, _ in present)
+        _note(self._standing, waiting, now, SENT_S)
+
+    def delay_s(self, fold: Fold, now: float) -> float | None:
+        """Seconds of work that stand (Little's law); None where none of it is sent at all.
+
+        Not how long those waited who were sent: fair queueing serves some at once for as long as
+        anybody waits.
+        """
+        standing = min(waiting for _, waiting in self._standing)
+        if not standing:
+            return 0.0
+        sent = sum(tally.queue_wait.count for _, tally in fold.tallies(fold.told(now), SENT_S))
+        return standing * SENT_S / sent if sent else None
+
+
+def arrivals_per_s(fold: Fold, end: int) -> float:
+    """Sequences that come, at least: by few seconds or by more, whichever is the larger rate."""
+    return max(_at_least(_started(fold, end, span_s)) / span_s for span_s in OFFERED_S)
+
+
+def placed_s(fold: Fold, end: int) -> float | None:
+    """Mean time of finished requests at replicas, in a minute; None where they are too few."""
+    finished, seconds = 0.0, 0.0
+    for _, tally in fold.tallies(end, SERVED_S, width=10):
+        finished += tally.duration.count
+        seconds += tally.placed_s
+    return seconds / finished if finished >= SERVED else None
+
+
 def _note(course: deque[tuple[float, N]], value: N, now: float, span_s: float) -> None:
     """Add to a course, and forget what is older than its span."""
     course.append((now, value))
@@ -268,7 +298,7 @@ def _gap(found: Fairness) -> Reading | None:
     return Reading(found.gap / found.gap_bound, min(service, key=lambda tenant: service[tenant]))
 
 
-def _oldest(present: Present) -> Reading | None:
+def oldest_waiting(present: Present) -> Reading | None:
     """The age of what waits longest and whose it is, as routers said; None where nothing waits."""
     return worst(
         [

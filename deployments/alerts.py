@@ -1,8 +1,9 @@
 """Alert rules for Prometheus, with the thresholds and owners of the Guard's policy.
 
 Owns which alerts there are. They are made from the policy that is in force, so they cannot ask for
-anything else than the Guard does; what they look at is what ``/metrics/cluster`` has. Whoever
-scrapes several routers has each figure several times, hence the ``max`` around all of them.
+anything else than the Guard does; what they look at is what ``/metrics/cluster`` has, and for
+certificates ``/metrics``. Whoever scrapes several routers has each figure several times, hence the
+``max`` around all of them.
 """
 
 from __future__ import annotations
@@ -15,19 +16,23 @@ import yaml
 
 from chairlift.cluster.guard_policy import GuardPolicy
 from chairlift.cluster.guard_state import Rung, Signal
+from chairlift.deployments.certificate_ends import METRIC
 from chairlift.deployments.cluster_metrics import PREFIX
 
-__all__ = ["alert_rules"]
+__all__ = ["RUNBOOKS", "alert_rules"]
 
-RUNBOOK = "docs/guard.md"
+RUNBOOKS = "docs/operations.md"
+"""The page that has a runbook for each, under a heading that is the alert's name."""
 LOOK_EVERY_S = 5
+NO_REPLICA_S = 10
 MINUTE_S = 60
 HOUR_S = 3600
+FORTNIGHT_S = 14 * 24 * HOUR_S
 
 
 @dataclass(frozen=True, slots=True)
 class _Alert:
-    """One rule; ``runbook``: the heading under which it says what to do."""
+    """One rule."""
 
     name: str
     expression: str
@@ -35,30 +40,35 @@ class _Alert:
     severity: Literal["warning", "critical"]
     owner: str
     summary: str
-    runbook: str = "alerts"
 
-    def rule(self) -> dict[str, Any]:
+    def rule(self, runbooks: str) -> dict[str, Any]:
         """As Prometheus has it."""
+        name = f"Chairlift{self.name}"
         return {
-            "alert": f"Chairlift{self.name}",
+            "alert": name,
             "expr": self.expression,
             "for": _duration(self.for_s),
             "labels": {"severity": self.severity, "owner": self.owner},
-            "annotations": {"summary": self.summary, "runbook": f"{RUNBOOK}#{self.runbook}"},
+            "annotations": {
+                "summary": self.summary,
+                "runbook_url": f"{runbooks}#{name.lower()}",
+            },
         }
 
 
-def alert_rules(policy: GuardPolicy) -> str:
-    """The file of rules that Prometheus loads."""
+def alert_rules(policy: GuardPolicy, runbooks: str = RUNBOOKS) -> str:
+    """The file of rules that Prometheus loads; ``runbooks`` is where the page on operations is."""
     groups = [
         {
             "name": name,
             "interval": _duration(LOOK_EVERY_S),
-            "rules": [alert.rule() for alert in alerts],
+            "rules": [alert.rule(runbooks) for alert in alerts],
         }
         for name, alerts in (
             ("chairlift-signals", _signals(policy)),
             ("chairlift-guard", _guard(policy)),
+            ("chairlift-replicas", _replicas(policy)),
+            ("chairlift-certificates", _certificates(policy)),
         )
     ]
     return str(yaml.safe_dump({"groups": groups}, sort_keys=False, allow_unicode=True, width=120))
@@ -77,7 +87,6 @@ def _signals(policy: GuardPolicy) -> Iterator[_Alert]:
             "critical" if its.rung is None else "warning",
             its.owner,
             f"{its.why}: {signal.value} is at {{{{ $value }}}}, threshold {its.threshold:g}",
-            signal.value,
         )
 
 
@@ -140,6 +149,39 @@ def _guard(policy: GuardPolicy) -> Iterator[_Alert]:
         "warning",
         telemetry,
         "requests are not accounted for",
+    )
+
+
+def _replicas(policy: GuardPolicy) -> Iterator[_Alert]:
+    """What is replaced by itself, but not for ever."""
+    serving = policy.signals[Signal.BURN_RATE].owner
+    yield _Alert(
+        "ReplicaDown",
+        f"min({PREFIX}replica_live) == 0",
+        MINUTE_S,
+        "warning",
+        serving,
+        "a replica takes no requests, and no other has come in its place",
+    )
+    yield _Alert(
+        "NoReplica",
+        f"max({PREFIX}replica_live) == 0",
+        NO_REPLICA_S,
+        "critical",
+        serving,
+        "no replica takes requests: they wait, and are refused then",
+    )
+
+
+def _certificates(policy: GuardPolicy) -> Iterator[_Alert]:
+    """Of the page of each router, where the others are of the cluster's."""
+    yield _Alert(
+        "CertificateEnds",
+        f"min({METRIC}) - time() < {FORTNIGHT_S}",
+        HOUR_S,
+        "warning",
+        policy.signals[Signal.BURN_RATE].owner,
+        "a certificate holds for less than a fortnight: {{ $value | humanizeDuration }}",
     )
 
 

@@ -13,6 +13,7 @@ from ray.serve.config import RequestRouterConfig
 
 from chairlift.cluster.config import ServiceConfig
 from chairlift.cluster.guard_policy import GuardPolicy
+from chairlift.deployments.autoscaling import replicas
 from chairlift.deployments.data_plane import DataPlane
 from chairlift.deployments.membership_router import MembershipRouter
 from chairlift.deployments.placement import place
@@ -30,6 +31,8 @@ ROUTER_SHUTDOWN_S = DRAIN_TIMEOUT_S + 20.0
 # Serve limits its own calls only; requests reach routers and workers on their own connections.
 MAX_SERVE_CALLS = 10_000
 START_ATTEMPTS = 3
+ROUTER_CPUS = 0.001
+"""Next to nothing, but not on a node that has none to give, such as a head that is to keep free."""
 # Of the replicas that are replaced: rounded up, so always one, which comes before one goes.
 SURGE_PERCENT = 1
 
@@ -41,9 +44,9 @@ def build_application(
 
     ``policy``: the Guard's; it travels as it was read, for its file may be elsewhere or changed.
     """
-    placement = place(config, [int(node["Resources"].get("GPU", 0)) for node in ray.nodes()])
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    placement = place(config, [int(resources.get("GPU", 0)) for resources in nodes])
     common = {
-        "ray_actor_options": {"num_cpus": 0},
         "health_check_period_s": config.workers.health_period_s,
         "health_check_timeout_s": HEALTH_TIMEOUT_S,
         "graceful_shutdown_wait_loop_s": 0.1,
@@ -52,12 +55,13 @@ def build_application(
         "_internal": True,  # Serve's own way to pass a version
     }
     workers = serve.deployment(name="WorkerGroup")(WorkerGroup).options(
-        num_replicas=config.workers.replicas,
+        **replicas(config),
         version=worker_version(config),
         placement_group_bundles=placement.bundles,
         placement_group_strategy=placement.strategy,
         request_router_config=RequestRouterConfig(request_router_class=MembershipRouter),
         graceful_shutdown_timeout_s=WORKER_SHUTDOWN_S,
+        ray_actor_options={"num_cpus": 0},
         **common,
     )
     routers = serve.deployment(name=ROUTERS)(RouterGroup).options(
@@ -67,6 +71,7 @@ def build_application(
         # The port stays served, even by a single router; of workers, two would not fit in memory.
         max_surge_percent=SURGE_PERCENT,
         graceful_shutdown_timeout_s=ROUTER_SHUTDOWN_S,
+        ray_actor_options={"num_cpus": ROUTER_CPUS, "resources": dict(config.router.resources)},
         **common,
     )
     return routers.bind(config, workers.bind(config, plane), policy, plane)

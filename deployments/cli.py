@@ -22,6 +22,7 @@ COMMANDS = {
     "chat": ("deployments.chat", "chat with a running service in the terminal"),
     "top": ("deployments.top", "watch a running service in the terminal"),
     "guard": ("deployments.guard", "see what watches over a running service, and act by hand"),
+    "plan": ("deployments.plan", "say how many devices a model needs for a load"),
     "bench": ("evaluation.bench", "load a running service and measure it"),
     "evaluate": ("evaluation.evaluate", "run a study by its plan, and say whether its claim holds"),
     "monitoring": (
@@ -29,6 +30,7 @@ COMMANDS = {
         "write a Grafana dashboard and alert rules for Prometheus",
     ),
     "key": ("deployments.key", "make an API key for a tenant"),
+    "env": ("deployments.env", "print what Ray needs in the environment of a cluster's nodes"),
     "doctor": ("deployments.doctor", "say what this machine can run"),
     "ledger": ("deployments.ledger", "show what a ledger file holds"),
     "replay": ("deployments.replay", "decide everything in a ledger again, and compare"),

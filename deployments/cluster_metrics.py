@@ -90,6 +90,14 @@ _CALLS = (
     ("guard_calls_failed", "failed", "That did not."),
     ("guard_calls_dropped", "dropped", "That were too many."),
 )
+_SCALING = (
+    ("autoscaling_desired_replicas", "desired", "Replicas that there are to be."),
+    ("autoscaling_ready_replicas", "ready", "That take requests."),
+    ("autoscaling_wanted_replicas", "wanted", "Desired, but for bounds and ceilings."),
+    ("autoscaling_min_replicas", "min", "Bound."),
+    ("autoscaling_max_replicas", "max", "Bound."),
+    ("autoscaling_replica_hours_today", "replica_hours_today", "Since midnight (UTC)."),
+)
 _ENDINGS = ("finished", "cancelled", "rejected", "failed")
 
 
@@ -132,6 +140,8 @@ def cluster_families(figures: Mapping[str, Any]) -> Iterator[Metric]:
     yield from _present(figures)
     if figures.get("guard") is not None:
         yield from _guard(figures["guard"])
+    if figures.get("autoscaling") is not None:
+        yield from _autoscaling(figures["autoscaling"])
 
 
 def _totals(totals: Mapping[str, Any]) -> Iterator[Metric]:
@@ -239,6 +249,19 @@ def _guard(guard: Mapping[str, Any]) -> Iterator[Metric]:
     yield _counter("guard_moves", "By the rung they led to.", ("kind", "signal", "rung"), moves)
     for name, field, text in _CALLS:
         yield _counter(name, text, (), [((), guard["calls"][field])])
+
+
+def _autoscaling(scaling: Mapping[str, Any]) -> Iterator[Metric]:
+    """How the number of replicas stands, as ``scaling_keeper`` describes it."""
+    for name, field, text in _SCALING:
+        yield _gauge(name, text, (), [((), scaling[field])])
+    decisions = [
+        ((each["cause"], each["direction"]), each["count"]) for each in scaling["decisions"]
+    ]
+    labels = ("cause", "direction")
+    yield _counter("autoscaling_decisions", "That changed the number.", labels, decisions)
+    readings = [((name,), value) for name, value in scaling["reading"].items()]
+    yield _gauge("autoscaling_reading", "What it went by.", ("name",), readings)
 
 
 _Samples: TypeAlias = Iterable[tuple[tuple[str, ...], float | None]]

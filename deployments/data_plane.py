@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from chairlift.cluster.cluster_token import ClusterToken
+from chairlift.cluster.config import WorkersConfig, cluster_token
 
 __all__ = ["DataPlane"]
 
@@ -17,9 +18,13 @@ class DataPlane:
     """Where workers listen, and what they ask of who calls.
 
     Attributes:
-        token: of this start of the service.
+        token: of this start of the service; None where each process finds it on its node.
         host: the address that workers listen on; None for that by which Ray knows their node.
     """
 
-    token: ClusterToken
+    token: ClusterToken | None = None
     host: str | None = None
+
+    def find_token(self, config: WorkersConfig) -> ClusterToken:
+        """What this process shows, and asks for; may read a file. Raises ConfigError."""
+        return self.token or cluster_token(config)

@@ -74,8 +74,8 @@ class Front:
 
     @property
     def ready(self) -> bool:
-        """At least one replica is live."""
-        return any(view.ready for view in self.router.replicas())
+        """At least one replica is live, or would be started for who asks."""
+        return self.router.may_sleep or any(view.ready for view in self.router.replicas())
 
     @property
     def limit(self) -> int:

@@ -24,7 +24,7 @@ from typing import Any, Literal
 from chairlift.cluster.errors import Unavailable
 from chairlift.cluster.guard import Guard
 from chairlift.cluster.guard_policy import GuardPolicy
-from chairlift.cluster.guard_state import GuardState, Mode, Readings, Rung
+from chairlift.cluster.guard_state import GuardState, Mode, Readings, Rung, Signal
 from chairlift.cluster.protocol import Controls
 from chairlift.cluster.signals import SignalReader, SignalSettings
 from chairlift.cluster.telemetry import Reply, Report
@@ -41,6 +41,9 @@ SETTLE_S = 2.0
 STEP_S = 0.5
 """Between two looks, however many routers report."""
 EVERYTHING = -1
+
+WAITS = {Signal.OFFERED_LOAD, Signal.QUEUE_DELAY, Signal.OLDEST_SLOPE, Signal.UNFAIRNESS}
+"""What shows that requests wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,18 +100,20 @@ class GuardKeeper:
         self._settled = False
         self._stepped_at = 0.0
 
-    def heard(self, report: Report, acknowledged: int, now: float) -> Reply:
+    def heard(self, report: Report, acknowledged: int, now: float, *, wakes: bool = False) -> Reply:
         """A report was folded, and is known up to the ``acknowledged`` second; the word on it.
+
+        While the service ``wakes``, for there was no replica on purpose, waits are no overload.
 
         Whatever ails the Guard, telemetry goes on, and so do the last Controls.
         """
         try:
-            return self._heard(report, acknowledged, now)
+            return self._heard(report, acknowledged, now, wakes)
         except Exception:
             logger.exception("the Guard failed; what is in force stays")
             return Reply(acknowledged)
 
-    def _heard(self, report: Report, acknowledged: int, now: float) -> Reply:
+    def _heard(self, report: Report, acknowledged: int, now: float, wakes: bool) -> Reply:
         if self._first_at is None:
             self._first_at = now
         if report.guard is not None:
@@ -119,7 +124,7 @@ class GuardKeeper:
         if not self._settled and abs(now - self._first_at) >= SETTLE_S:
             self._settle(now)
         if self._settled and abs(now - self._stepped_at) >= STEP_S:
-            self._step(now)
+            self._step(now, wakes)
         newer = self._settled and self._guard.state.version > report.guard_version
         return Reply(acknowledged, self._guard.state if newer else None)
 
@@ -165,7 +170,10 @@ class GuardKeeper:
             controls = replace(self._settings.base, version=version)
             self._guard.adopt(GuardState(version=version, controls=controls))
 
-    def _step(self, now: float) -> None:
+    def _step(self, now: float, wakes: bool) -> None:
         self._stepped_at = now
-        self._readings = self._reader.read(self._fold, now)
+        readings = self._reader.read(self._fold, now)
+        if wakes:
+            readings = {name: each for name, each in readings.items() if name not in WAITS}
+        self._readings = readings
         self._events.tell(self._guard.step(self._readings, now))

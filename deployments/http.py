@@ -134,6 +134,7 @@ class HttpApp:
             **ApiDocs(self.model_name).endpoints(),
             **TokenDoor(self.front, self.config).endpoints(),
             "/health": ("GET", self._health),
+            "/-/healthz": ("GET", self._alive),
             "/metrics": ("GET", self._metrics),
             "/metrics/cluster": ("GET", dashboard.metrics),
             "/v1/models": ("GET", self._models),
@@ -190,15 +191,20 @@ class HttpApp:
         )
 
     async def _health(self, exchange: Exchange) -> None:
-        """200 while at least one replica is live."""
+        """200 while at least one replica is live, or one would be started for who asks."""
         views = self.router.replicas()
-        live = any(view.ready for view in views)
+        live, may_sleep = any(view.ready for view in views), self.router.may_sleep
+        status = "asleep" if may_sleep and not live else "unavailable"
         body = {
-            "status": "ok" if live else "unavailable",
+            "status": "ok" if live else status,
             "model": self.model_name,
             "replicas": [_health_of(view) for view in views],
         }
-        await _respond_json(exchange, body, status=200 if live else 503)
+        await _respond_json(exchange, body, status=200 if live or may_sleep else 503)
+
+    async def _alive(self, exchange: Exchange) -> None:
+        """As proxies of Ray Serve answer, which is what KubeRay asks whether a pod takes calls."""
+        await exchange.respond(200, b"success", content_type="text/plain")
 
     async def _metrics(self, exchange: Exchange) -> None:
         page, content_type = self.router.metrics.render()

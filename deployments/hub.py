@@ -6,7 +6,8 @@ tell it each time all that tenants have ever used, and to one that knows nothing
 what the Guard had decided. A router is replaced when the settings change; so once all have been,
 the Hub is one that a new router made, with the new settings.
 
-What it keeps is ``cluster.exchange``, ``cluster.windows`` and ``deployments.guard_keeper``.
+What it keeps is ``cluster.exchange``, ``cluster.windows``, ``deployments.guard_keeper`` and
+``deployments.scaling_keeper``.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from chairlift.cluster.config_sections import TracingConfig
 from chairlift.cluster.errors import NotFound, RequestError
 from chairlift.cluster.exchange import Exchange, TenantUse
 from chairlift.cluster.figures import FiguresSettings, figures
+from chairlift.cluster.scaling import Fleet, Scaling
 from chairlift.cluster.telemetry import Reply, Report
 from chairlift.cluster.tracing import start_tracing
 from chairlift.cluster.windows import Fold
@@ -32,12 +35,12 @@ from chairlift.deployments.cluster_metrics import cluster_families
 from chairlift.deployments.guard_events import GuardEvents, Origin
 from chairlift.deployments.guard_keeper import Acted, GuardKeeper, GuardSettings, Order
 from chairlift.deployments.hub_link import HubGone
+from chairlift.deployments.hub_name import HUB, NAMESPACE
 from chairlift.deployments.otlp_metrics import otlp_metrics
+from chairlift.deployments.scaling_keeper import ScalingKeeper
 
 __all__ = ["Hub", "HubClient", "HubSettings", "connect"]
 
-NAME = "chairlift-hub"
-NAMESPACE = "chairlift"
 MAX_CALLS = 64
 FRESH_S = 0.5
 """Figures are not computed anew for so long, however many ask."""
@@ -70,6 +73,7 @@ class Hub:
         self._settings = settings
         self._exchange = Exchange()
         self._fold = Fold(most=settings.tenants)
+        self._scaling = ScalingKeeper(self._fold)
         self._keeper = None if settings.guard is None else _keeper(settings, self._fold)
         self._figures: dict[str, Any] = {}
         self._figures_at = -FRESH_S
@@ -89,10 +93,10 @@ class Hub:
             self._metrics.start()  # here, since a loop runs by now
         if self._keeper is None:
             return Reply(acknowledged)
-        return self._keeper.heard(report, acknowledged, now)
+        return self._keeper.heard(report, acknowledged, now, wakes=self._scaling.wakes(now))
 
     async def figures(self) -> dict[str, Any]:
-        """``cluster.figures`` of the moment and the Guard, as JSON can hold them."""
+        """``cluster.figures`` of the moment, the Guard and autoscaling, as JSON can hold them."""
         return self._known()
 
     def _known(self) -> dict[str, Any]:
@@ -100,7 +104,8 @@ class Hub:
         if now - self._figures_at >= FRESH_S:
             made = figures(self._fold, self._settings.figures, time.time())
             guard = None if self._keeper is None else self._keeper.view(time.time())
-            self._figures, self._figures_at = dataclasses.asdict(made) | {"guard": guard}, now
+            views = {"guard": guard, "autoscaling": self._scaling.view(time.time())}
+            self._figures, self._figures_at = dataclasses.asdict(made) | views, now
         return self._figures
 
     async def guard(self) -> dict[str, Any] | None:
@@ -112,6 +117,10 @@ class Hub:
         if self._keeper is None:
             raise NotFound("the Guard is off", code="guard_off")
         return self._keeper.act(order, time.time())
+
+    async def scale(self, fleet: Fleet) -> Scaling:
+        """How many replicas there should be; asked by Serve's controller."""
+        return self._scaling.decide(fleet, time.time())
 
 
 class HubClient:
@@ -177,12 +186,16 @@ def _actor(settings: HubSettings) -> ray.actor.ActorHandle:
     return (
         ray.remote(Hub)
         .options(
-            name=NAME,
+            name=HUB,
             namespace=NAMESPACE,
             get_if_exists=True,
             num_cpus=0,
             max_restarts=-1,
             max_concurrency=MAX_CALLS,
+            # It goes when this router goes, and need not be lost with another node besides.
+            scheduling_strategy=NodeAffinitySchedulingStrategy(
+                ray.get_runtime_context().get_node_id(), soft=True
+            ),
         )
         .remote(settings)
     )

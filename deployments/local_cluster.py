@@ -1,7 +1,7 @@
 """The Ray cluster that ``chairlift serve`` starts on this machine, and stops again.
 
-Owns Ray's flags, its folder and its end. Ray is imported late: its flags must stand in the
-environment before, and every process of the cluster inherits them.
+Owns Ray's folder and its end. Ray is imported late: its flags must stand in the environment
+before, and every process of the cluster inherits them.
 """
 
 from __future__ import annotations
@@ -11,32 +11,19 @@ import io
 import logging
 import shutil
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from chairlift.cluster.cluster_token import ClusterToken
 from chairlift.cluster.config import ServiceConfig, set_environment
+from chairlift.cluster.ray_flags import FLAGS
 from chairlift.deployments.data_plane import DataPlane
 
 __all__ = ["LocalCluster", "replica_progress"]
 
-FLAGS: Mapping[str, str] = {
-    # One event loop a process, no Serve proxy: tokens never cross Serve (docs/adr/0006).
-    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
-    "RAY_SERVE_ENABLE_DIRECT_INGRESS": "0",
-    "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0",
-    # What Ray does all the time is taken from the kernels; so it does two fifths less of it.
-    "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.25",
-    "RAY_raylet_report_resources_period_milliseconds": "500",
-    "RAY_task_events_report_interval_ms": "0",
-    "RAY_enable_metrics_collection": "0",
-    "RAY_event_stats": "0",
-    # Nothing leaves the machine that its owner did not ask for.
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-}
+PLENTY = 1e6
+"""Of what only says on which node of a cluster something is to be."""
 
 
 class LocalCluster:
@@ -49,7 +36,8 @@ class LocalCluster:
     def __init__(self, config: ServiceConfig) -> None:
         self._config = config
         # All is on this machine, so no worker has to be reached from another one.
-        self.plane = DataPlane(ClusterToken.new(), "127.0.0.1")
+        token = ClusterToken.new() if config.workers.token_file is None else None
+        self.plane = DataPlane(token, "127.0.0.1")
         self._own_folder = config.ray.temp_dir is None
         self._folder = Path(config.ray.temp_dir or tempfile.mkdtemp(prefix="chairlift-"))
 
@@ -57,6 +45,9 @@ class LocalCluster:
     def folder(self) -> Path:
         """Where Ray keeps its sockets and logs."""
         return self._folder
+
+    def _named_resources(self) -> set[str]:
+        return {*self._config.router.resources, *self._config.workers.resources}
 
     def __enter__(self) -> Self:
         set_environment(FLAGS)
@@ -66,6 +57,7 @@ class LocalCluster:
             address="local",
             namespace="chairlift",
             num_cpus=1,  # of which each worker takes next to nothing
+            resources=dict.fromkeys(self._named_resources(), PLENTY),
             include_dashboard=False,
             object_store_memory=self._config.ray.object_store,
             log_to_driver=False,

@@ -18,12 +18,12 @@ class MembershipRouter(RequestRouter):  # type: ignore[misc]  # ray ships no typ
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
         """Called by Serve in each process that holds a handle, whenever replicas change."""
-        from chairlift.deployments.membership import process_membership
+        from chairlift.deployments.membership import Member, process_membership
 
         super().update_replicas(replicas)
         process_membership().publish(
             {
-                replica.replica_id.unique_id: replica.replica_metadata["endpoint"]
+                replica.replica_id.unique_id: Member(**replica.replica_metadata)
                 for replica in replicas
                 if "endpoint" in replica.replica_metadata
             }

@@ -36,7 +36,7 @@ def memory_needed(
         weights: of the model, packed.
         running: replicas that run already, and with them all but the other replicas.
     """
-    more, ranks = max(0, config.workers.replicas - running), config.workers.tensor_parallel
+    more, ranks = max(0, config.workers.most - running), config.workers.tensor_parallel
     needed = (0 if running else _CLUSTER) + more * ranks * _PROCESS
     if config.engine.simulated_step_ms is None and more:
         needed += weights.size if running <= 1 else 0

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from chairlift.cluster.errors import ConfigError
 from chairlift.cluster.guard_policy import load_policy
-from chairlift.deployments.alerts import alert_rules
+from chairlift.deployments.alerts import RUNBOOKS, alert_rules
 
 __all__ = ["add_arguments", "run"]
 
@@ -29,6 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="the Guard's policy, as guard.file has it (default: the one that ships)",
     )
+    parser.add_argument(
+        "--runbooks",
+        metavar="URL",
+        default=RUNBOOKS,
+        help=f"where people find the page on operations, for links in alerts ({RUNBOOKS})",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -38,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / DASHBOARD).write_bytes(grafana.read_bytes())
-        (folder / ALERTS).write_text(alert_rules(policy), encoding="utf-8")
+        (folder / ALERTS).write_text(alert_rules(policy, arguments.runbooks), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"--out: cannot write to {folder}: {error.strerror}") from None
     print(f"{folder / DASHBOARD}: for Grafana; {folder / ALERTS}: for Prometheus")

@@ -113,7 +113,8 @@ class Operation:
 
 
 _OBJECT: Schema = {"type": "object"}
-_HTML, _PROMETHEUS, _BYTES = "text/html", "text/plain", "application/octet-stream"
+_HTML, _TEXT, _BYTES = "text/html", "text/plain", "application/octet-stream"
+_PROMETHEUS = _TEXT
 
 OPERATIONS: tuple[Operation, ...] = (
     Operation(
@@ -183,6 +184,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation("get", "/", "What is here", "Service", answers.Index),
     Operation("get", "/health", "Whether a replica is live", "Service", answers.Health, also=503),
+    Operation("get", "/-/healthz", "Whether this router lives", "Service", _TEXT),
     Operation("get", "/openapi.json", "This description", "Service", _OBJECT),
     Operation("get", "/docs", "This description, for people", "Service", _HTML),
     Operation("get", "/metrics", "This router, for Prometheus", "Figures", _PROMETHEUS),

@@ -39,21 +39,31 @@ def wants_gpus(config: ServiceConfig) -> bool:
 
 
 def place(config: ServiceConfig, gpus: Sequence[int]) -> Placement:
-    """Bundles and strategy for one replica; ``gpus``: how many each node has."""
-    ranks, on_gpus = config.workers.tensor_parallel, wants_gpus(config) and any(gpus)
-    bundle = {"CPU": WORKER_CPUS} | ({"GPU": 1.0} if on_gpus else {})
-    fits = max(gpus, default=0) >= ranks if on_gpus else config.workers.transport != "gloo"
-    return Placement([bundle] * ranks, "STRICT_PACK" if fits else "PACK")
+    """Bundles and strategy for one replica.
+
+    Args:
+        config: with ``engine.device: cuda`` they are asked for also while no node has any, for a
+            cluster may grow by what it is asked for.
+        gpus: how many each node has.
+    """
+    ranks, bundle = config.workers.tensor_parallel, {"CPU": WORKER_CPUS, **config.workers.resources}
+    if wants_gpus(config) and (any(gpus) or config.engine.device == "cuda"):
+        bundle["GPU"] = 1.0
+        fits = max(gpus, default=0) >= ranks
+        return Placement([bundle] * ranks, "STRICT_PACK" if fits else "PACK")
+    # Whoever asks for gloo on CPUs wants the cores and the memory of several nodes.
+    strategy = "SPREAD" if config.workers.transport == "gloo" else "STRICT_PACK"
+    return Placement([bundle] * ranks, strategy)
 
 
 def check_gpus(config: ServiceConfig, gpus: int) -> None:
     """Raises ConfigError when there are fewer GPUs than workers that take one each."""
     workers = config.workers
-    needed = workers.replicas * workers.tensor_parallel
+    needed = workers.most * workers.tensor_parallel
     if not wants_gpus(config) or gpus >= needed or (gpus == 0 and config.engine.device == "auto"):
         return
     raise ConfigError(
-        f"{workers.replicas} replica(s) of {workers.tensor_parallel} rank(s) need {needed} GPUs, "
+        f"{workers.most} replica(s) of {workers.tensor_parallel} rank(s) need {needed} GPUs, "
         f"of which there are {gpus}; use a smaller --tensor-parallel, fewer --replicas, "
         "or engine.device: cpu"
     )

@@ -64,7 +64,7 @@ def preflight_reload(config: ServiceConfig, running: Checked) -> Checked:
     policy = load_policy(config.guard.file)
     config = _with_resolved_model(config)
     check_reload(running.config, config)
-    spec, replicas = running.spec, running.config.workers.replicas
+    spec, replicas = running.spec, running.config.workers.most
     _check_ranks(config, spec)
     weights = packed_size(config.engine, spec)
     needed = memory_needed(config, spec, weights, replicas)
@@ -116,7 +116,7 @@ def check_memory(
 
     ``running``: replicas that run already.
     """
-    more = config.workers.replicas - running
+    more = config.workers.most - running
     if more > 0 and needed > available:
         raise StartupError(
             f"too little memory: {more} {'more ' if running else ''}replica(s) of {spec.name} need "

@@ -29,7 +29,8 @@ __all__ = [
 # Another number of ranks adds up in another order, so a request could not move between the two.
 FIXED = (
     *("model", "http.host", "http.port", "grpc.enabled", "grpc.host", "grpc.port"),
-    *("ray", "workers.tensor_parallel"),
+    *("ray", "workers.tensor_parallel", "workers.token_file"),
+    *("router.resources", "workers.resources"),
 )
 SWITCHES = ("http.tls", "workers.tls")
 """Whether there is one: old and new routers share a port, which is to speak one protocol, and both
@@ -60,7 +61,7 @@ def changes(old: ServiceConfig, new: ServiceConfig) -> list[str]:
 
 def worker_version(config: ServiceConfig) -> str:
     """Changes with every setting that a running worker replica would have to be told."""
-    workers = {"replicas", "health_period_s", "start_timeout_s"}
+    workers = {"replicas", "autoscaling", "health_period_s", "start_timeout_s"}
     return _digest(
         config.model_dump(mode="json", include={"model", "engine", "ledger", "tracing"}),
         config.workers.model_dump(mode="json", exclude=workers),
@@ -93,8 +94,14 @@ def told_to_routers(config: ServiceConfig) -> dict[str, Any]:
     """What a running router is told and takes over as it runs: who else there is, and all keys."""
     return {
         "router": config.router.model_dump(mode="json", include={"replicas"}),
+        "workers": _sleep(config),
         **config.model_dump(mode="json", include={"tenants", "operators"}),
     }
+
+
+def _sleep(config: ServiceConfig) -> dict[str, Any]:
+    """Whether there may be no worker at all, which is all that routers have to know of them."""
+    return {"autoscaling": {"min_replicas": 0}} if config.workers.least == 0 else {}
 
 
 def read_told(told: Mapping[str, Any]) -> ServiceConfig:

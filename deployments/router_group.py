@@ -28,6 +28,7 @@ from chairlift.cluster.protocol import Controls
 from chairlift.cluster.signals import SignalSettings
 from chairlift.cluster.tracing import start_tracing
 from chairlift.deployments import hub
+from chairlift.deployments.certificate_ends import certificate_families
 from chairlift.deployments.data_plane import DataPlane
 from chairlift.deployments.doors import Doors
 from chairlift.deployments.guard_door import GuardDoor
@@ -35,7 +36,7 @@ from chairlift.deployments.guard_keeper import GuardSettings
 from chairlift.deployments.http import HttpApp
 from chairlift.deployments.hub import HubSettings
 from chairlift.deployments.hub_link import HubLink
-from chairlift.deployments.membership import process_membership
+from chairlift.deployments.membership import kind_of, process_membership
 from chairlift.deployments.operators import Operators
 from chairlift.deployments.other_routers import OtherRouters
 from chairlift.deployments.otlp_metrics import otlp_metrics
@@ -83,6 +84,8 @@ class RouterGroup:
         )
         self._router.tracer = start_tracing(config.tracing, self._router.id)
         self._router.passport = passport
+        self._router.may_sleep = config.workers.least == 0
+        self._router.metrics.besides = partial(certificate_families, config)
         settings = _hub_settings(config, policy, spec)
         connect = partial(hub.connect, settings)
         self._link = HubLink(self._router.share, self._router.reporter, self._router, connect)
@@ -108,7 +111,7 @@ class RouterGroup:
         )
         # options() makes the handle subscribe to membership; no request goes through it.
         self._workers = workers.options(method_name="check_health")
-        process_membership().listen(self._router.update_members)
+        process_membership().listen(kind_of(config), self._router.update_members)
         tls = None if config.http.tls is None else Tls(config.http.tls)
         elsewhere = OtherRouters(self._ask_all).abort
         self._server = Doors(app, config.http, config.grpc, tls, elsewhere)
@@ -127,6 +130,7 @@ class RouterGroup:
         config = read_told(user_config)
         self._tenants.become(config.who_is_served())
         self._operators.become(config.who_may_operate())
+        self._router.may_sleep = config.workers.least == 0
         needed = config.router.replicas > 1 or self._router.reporter.enabled
         if needed and self._talk is None:
             self._talk = asyncio.create_task(self._keep_in_touch(), name="talk with the Hub")
@@ -135,10 +139,13 @@ class RouterGroup:
             self._talk = None
 
     async def _keep_in_touch(self) -> NoReturn:
-        """Talk with the Hub, but first let the workers start, which want all cores for that."""
+        """Talk with the Hub, but first let the workers start, which want all cores for that.
+
+        Where there may be none, it is the Hub that has the first one started.
+        """
         while True:
             await asyncio.sleep(LOOK_S)
-            if any(view.ready for view in self._router.replicas()):
+            if self._router.may_sleep or any(view.ready for view in self._router.replicas()):
                 await self._link.run()
 
     async def look(self, at: Literal["health", "guard"]) -> dict[str, Any] | None:
@@ -190,7 +197,8 @@ class RouterGroup:
 def _passport(config: ServiceConfig, plane: DataPlane) -> Passport:
     """What workers are shown; reads files."""
     tls = config.workers.tls
-    return Passport(plane.token, None if tls is None else RouterEnd(tls).newest)
+    token = plane.find_token(config.workers)
+    return Passport(token, None if tls is None else RouterEnd(tls).newest)
 
 
 def _log_at_once() -> None:
@@ -230,7 +238,7 @@ def _base(config: ServiceConfig) -> Controls:
 
 
 def _figures_settings(config: ServiceConfig, spec: ModelSpec) -> FiguresSettings:
-    telemetry, seats = config.telemetry, config.engine.max_sequences * config.workers.replicas
+    telemetry, seats = config.telemetry, config.engine.max_sequences * config.workers.most
     return FiguresSettings(
         Targets(telemetry.first_token_target_s, telemetry.per_token_target_s),
         telemetry.price_per_replica_hour,

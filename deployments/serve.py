@@ -49,6 +49,8 @@ FLAG_PATHS = {
     "port": "http.port",
     "grpc_port": "grpc.port",
     "replicas": "workers.replicas",
+    "min_replicas": "workers.autoscaling.min_replicas",
+    "max_replicas": "workers.autoscaling.max_replicas",
     "tensor_parallel": "workers.tensor_parallel",
     "routers": "router.replicas",
     "max_sequences": "engine.max_sequences",
@@ -75,6 +77,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, help="port to listen on (8000)")
     parser.add_argument("--grpc-port", help="port of gRPC (1000 above the other)")
     parser.add_argument("--replicas", type=int, help="copies of the model (1)")
+    parser.add_argument("--min-replicas", type=int, help="copies at the least, by load (1)")
+    parser.add_argument("--max-replicas", type=int, help="copies at the most, by load (4)")
     parser.add_argument("--tensor-parallel", type=int, help="workers that share one copy (1)")
     parser.add_argument("--routers", type=int, help="routers that share the port (1)")
     parser.add_argument("--max-sequences", type=int, help="seats of one replica (32)")
@@ -207,6 +211,10 @@ def _deploy(
 
     report("starting the router and the workers", 0.0)
     config = checked.config
+    # One that has never run is started once, whatever the least is, so that its faults show.
+    needed = config.workers.least
+    if APPLICATION not in serve.status().applications:
+        needed = max(1, needed)
     application = build_application(config, checked.policy, plane)
     serve.run_many(
         [serve.RunTarget(application, name=APPLICATION, route_prefix=None)],
@@ -217,7 +225,7 @@ def _deploy(
         status = serve.status().applications[APPLICATION]
         if status.status == "DEPLOY_FAILED":
             raise StartupError(_failure(status))
-        if status.status == "RUNNING" and own.ready_replicas(config) >= config.workers.replicas:
+        if status.status == "RUNNING" and own.ready_replicas(config) >= needed:
             return
         if time.monotonic() > deadline:
             raise StartupError(

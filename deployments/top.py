@@ -109,6 +109,7 @@ def _screen(figures: Mapping[str, Any], window: str, base: str, fault: str = "")
         *lines,
         _summary(figures, part),
         *_guard(figures.get("guard"), figures["at"]),
+        *_autoscaling(figures.get("autoscaling"), figures["at"]),
         _replicas(figures["replicas"]),
         _tenants(figures["queues"], part),
         _totals(figures["totals"]),
@@ -168,6 +169,17 @@ def _guard(guard: Mapping[str, Any] | None, now: float) -> Iterator[RenderableTy
         yield Text("\nlast moves", style="dim")
         for move in reversed(guard["moves"][-SHOWN:]):
             yield _name(f"{_age(now - move['at'])} ago: {move['text']}")
+
+
+def _autoscaling(scaling: Mapping[str, Any] | None, now: float) -> Iterator[RenderableType]:
+    """How many replicas there are to be, why, and the last steps; nothing where it is off."""
+    if scaling is None:
+        return
+    number = f"{scaling['ready']} of {scaling['desired']} ({scaling['min']} to {scaling['max']})"
+    yield Text("\n").append(_name(f"Replicas: {number} · {scaling['cause']}: {scaling['reason']}"))
+    for step in reversed(scaling["steps"][-SHOWN:]):
+        change = f"{step['before']} → {step['after']}"
+        yield _name(f"{_age(now - step['at'])} ago: {change}, {step['cause']}: {step['reason']}")
 
 
 def _replicas(replicas: Mapping[str, Any]) -> Table:

@@ -57,10 +57,11 @@ class Worker:
             StartupError: something is not as it must be.
             RankFault: another rank did not come or did not stay.
         """
+        token = await asyncio.to_thread(self._plane.find_token, self._config.workers)
         replica = await asyncio.to_thread(self._build, transport, address)
         tls = self._config.workers.tls
         credentials = None if tls is None else await asyncio.to_thread(worker_credentials, tls)
-        endpoint = await replica.start(self._host(), self._plane.token, credentials)
+        endpoint = await replica.start(self._host(), token, credentials)
         self._replica = replica
         return endpoint
 

@@ -7,11 +7,14 @@ it stops it, and routers keep a stream until all on it has ended.
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import ray
 from ray import serve
 
 from chairlift.cluster.config import ServiceConfig
 from chairlift.deployments.data_plane import DataPlane
+from chairlift.deployments.membership import Member, kind_of
 from chairlift.deployments.rank_actors import RankActors
 
 __all__ = ["WorkerGroup"]
@@ -27,11 +30,12 @@ class WorkerGroup:
         replica_id = serve.get_replica_context().replica_id.unique_id
         group = ray.util.get_current_placement_group()
         self._ranks = RankActors.start(config, plane, replica_id, group)
+        self._kind = kind_of(config)
         self._endpoint = await self._ranks.load()
 
     def record_replica_metadata(self) -> dict[str, str]:
         """Read by Serve once the replica is ready; pushed to every router."""
-        return {"endpoint": self._endpoint}
+        return asdict(Member(self._endpoint, self._kind))
 
     async def check_health(self) -> None:
         """Raises when a Worker is dead, does not answer, or says that it is unfit."""

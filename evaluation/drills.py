@@ -10,23 +10,38 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
+from chairlift.evaluation.drill_apart import ApartSettings
+from chairlift.evaluation.drill_apart import run as apart
 from chairlift.evaluation.drill_flood import FloodSettings
 from chairlift.evaluation.drill_flood import run as flood
 from chairlift.evaluation.drill_guard import GuardSettings
 from chairlift.evaluation.drill_guard import run as guard
 from chairlift.evaluation.drill_guard_faults import GuardFaultSettings
 from chairlift.evaluation.drill_guard_faults import run as guard_faults
+from chairlift.evaluation.drill_head import HeadSettings
+from chairlift.evaluation.drill_head import run as head
+from chairlift.evaluation.drill_incident import IncidentSettings
+from chairlift.evaluation.drill_incident import run as incident
 from chairlift.evaluation.drill_kill import KillSettings
 from chairlift.evaluation.drill_kill import run as kill
+from chairlift.evaluation.drill_node import NodeSettings
+from chairlift.evaluation.drill_node import run as node
 from chairlift.evaluation.drill_overload import OverloadSettings
 from chairlift.evaluation.drill_overload import run as overload
+from chairlift.evaluation.drill_partition import PartitionSettings
+from chairlift.evaluation.drill_partition import run as partition
+from chairlift.evaluation.drill_partition import run_hub as partition_hub
 from chairlift.evaluation.drill_prefix import PrefixSettings
 from chairlift.evaluation.drill_prefix import run as prefix
 from chairlift.evaluation.drill_rank import RankSettings
 from chairlift.evaluation.drill_rank import run as rank
 from chairlift.evaluation.drill_report import Report
+from chairlift.evaluation.drill_router import RouterSettings
+from chairlift.evaluation.drill_router import run as router
 from chairlift.evaluation.drill_stop import StopSettings
 from chairlift.evaluation.drill_stop import run as stop
+from chairlift.evaluation.drill_upgrade import UpgradeSettings
+from chairlift.evaluation.drill_upgrade import run as upgrade
 from chairlift.evaluation.drill_vanish import VanishSettings
 from chairlift.evaluation.drill_vanish import run as vanish
 
@@ -44,8 +59,16 @@ def _drills(*, real: bool) -> dict[str, Callable[[], Report]]:
         "overload": lambda: overload(OverloadSettings.real() if real else OverloadSettings()),
         "guard": lambda: guard(GuardSettings.real() if real else GuardSettings()),
         "guard-faults": lambda: guard_faults(GuardFaultSettings()),
+        "incident": lambda: incident(IncidentSettings()),
         "vanish": lambda: vanish(VanishSettings.real() if real else VanishSettings()),
         "prefix": lambda: prefix(PrefixSettings.real() if real else PrefixSettings()),
+        "node": lambda: node(NodeSettings()),
+        "head": lambda: head(HeadSettings()),
+        "upgrade": lambda: upgrade(UpgradeSettings()),
+        "router": lambda: router(RouterSettings()),
+        "apart": lambda: apart(ApartSettings()),
+        "partition": lambda: partition(PartitionSettings()),
+        "partition-hub": lambda: partition_hub(PartitionSettings()),
     }
 
 

@@ -118,8 +118,10 @@ class Replica:
         """Of the step that is under way."""
         return None if self._step is None else self._step.plan
 
-    def submit(self, origin: int, handle: int, request: Request) -> None:
-        """A router sends a request, of one choice."""
+    def submit(
+        self, origin: int, handle: int, request: Request, output: tuple[int, ...] = ()
+    ) -> None:
+        """A router sends a request, of one choice, that has come so far."""
         self._arrivals += 1
         self._inbox.arrivals.append(
             Sequence(
@@ -129,7 +131,7 @@ class Replica:
                 choice=0,
                 sampling=request.sampling,
                 arrival=self._arrivals,
-                tokens=list(request.prompt),
+                tokens=[*request.prompt, *output],
                 num_prompt=len(request.prompt),
                 priority=request.priority,
                 weight=request.weight,

@@ -7,6 +7,7 @@ the way to a replica and back; what a step took and when it is over is the busin
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -16,9 +17,9 @@ from chairlift.cluster.config_sections import RouterConfig, TelemetryConfig
 from chairlift.cluster.errors import RequestError
 from chairlift.cluster.fairness import BURST, VirtualCounters
 from chairlift.cluster.guard_state import GuardState
-from chairlift.cluster.protocol import Delta, LoadReport, Request, Submission
+from chairlift.cluster.protocol import Delta, FinishReason, LoadReport, Request, Submission
 from chairlift.cluster.tenants import Tenant
-from chairlift.evaluation.guard_replica import Replica
+from chairlift.evaluation.guard_links import Link, Links, SimulatedReplica
 from chairlift.router import placement
 from chairlift.router.accounts import Accounts
 from chairlift.router.admission import Admission, AdmissionLimits, Backlog
@@ -26,11 +27,10 @@ from chairlift.router.fair_queue import FairQueue
 from chairlift.router.flight import Flight
 from chairlift.router.gate import Gate
 from chairlift.router.metrics import Outcome, RouterMetrics
-from chairlift.router.placement import Need, Placement, ReplicaView
+from chairlift.router.placement import Placement, ReplicaView
 from chairlift.router.record import Record
 from chairlift.router.recorder import Recorder, Reporter
 from chairlift.router.router import STALE_AFTER_S
-from chairlift.router.sent import SentLedger, Speed, Unstarted
 from chairlift.router.ticket import Ticket
 from chairlift.router.waits import FirstToken, StartRate
 from chairlift.workers.scheduler import Outcome as SequenceOutcome
@@ -100,51 +100,19 @@ class Clocks:
     wall: Callable[[], float]
 
 
-class _Link:
-    """What a router knows of one replica; see ``router.dispatch``."""
-
-    def __init__(self, replica: Replica) -> None:
-        self.replica = replica
-        self.load: LoadReport | None = None
-        self.load_at = 0.0
-        self.sent = SentLedger()
-        self.unstarted = Unstarted()
-        self.speed = Speed()
-        self.open = 0
-
-    def observe(self, load: LoadReport, now: float) -> None:
-        self.load, self.load_at = load, now
-        self.speed.observe(load, now)
-        self.sent.observe(load)
-
-    def view(self, now: float, max_seats: int | None) -> ReplicaView:
-        return ReplicaView(
-            replica_id=self.replica.name,
-            ready=True,
-            info=self.replica.info,
-            load=self.load,
-            load_age_s=None if self.load is None else now - self.load_at,
-            sent_sequences=self.sent.sequences,
-            sent_tokens=self.sent.tokens,
-            tokens_per_s=self.speed.tokens_per_s,
-            open_sequences=self.open,
-            unstarted=self.unstarted,
-            max_seats=max_seats,
-        )
-
-
 class SimulatedRouter:
     """One router.
 
     Attributes:
         acknowledged: the second that the Hub has acknowledged.
         done: all that were ever asked of it.
+        links: to the replicas that there are.
     """
 
     def __init__(
         self,
         number: int,
-        replicas: Sequence[Replica],
+        replicas: Sequence[SimulatedReplica],
         settings: RouterConfig,
         telemetry: TelemetryConfig,
         clocks: Clocks,
@@ -158,7 +126,9 @@ class SimulatedRouter:
         self._patience_s = patience_s
         self._late_after_s = telemetry.first_token_target_s
         self._gate = Gate()
-        self._links = {replica.name: _Link(replica) for replica in replicas}
+        self.links = Links(clocks.monotonic)
+        for replica in replicas:
+            self.links.join(replica)
         counters = VirtualCounters(BURST)
         limits = AdmissionLimits(
             settings.max_requests, settings.max_queued, settings.max_queued_tokens
@@ -184,15 +154,16 @@ class SimulatedRouter:
             clocks.monotonic,
             lambda: self._gate.guard,
         )
-        self._under_way: dict[int, tuple[Ticket, _Link]] = {}
+        self._under_way: dict[int, tuple[Ticket, Link]] = {}
         self._handles = 0
 
     def views(self) -> list[ReplicaView]:
         """What is known of each replica now."""
-        now, most = self._clocks.monotonic(), None
-        if self._gate.guard is not None:
-            most = self._gate.controls.max_sequences
-        return [link.view(now, most) for link in self._links.values()]
+        return self.links.views(self._max_seats)
+
+    @property
+    def _max_seats(self) -> int | None:
+        return None if self._gate.guard is None else self._gate.controls.max_sequences
 
     @property
     def open(self) -> int:
@@ -225,9 +196,8 @@ class SimulatedRouter:
             self._queue.remove(ticket)
         else:
             _, link = self._under_way.pop(asked.handle)
-            link.sent.remove(asked.handle)
-            link.unstarted.remove(asked.handle)
-            link.open -= 1
+            link.started(asked.handle)
+            link.left()
             link.replica.cancel(self.number, asked.handle)
             if not asked.tokens_at:
                 self._accounts.refund(ticket)
@@ -240,36 +210,38 @@ class SimulatedRouter:
             return
         self._queue.fair = state.controls.fair
         self._placement.affinity = state.controls.affinity
-        for link in self._links.values():
+        for link in self.links:
             link.replica.obey(state.controls)
         self.pump()
 
     def pump(self) -> None:
         """Send while somebody waits and a replica has room."""
         now = self._clocks.monotonic()
-        while heads := self._queue.heads(now):
-            views = self.views()
-            for ticket in heads:
+        while len(self._queue):
+            views = self._placement.open_to_some(self.links.recent(self._max_seats))
+            if not views:
+                return
+            for ticket in self._queue.heads(now):
                 chosen = self._placement.pick(views, ticket.need(0), lambda _: 0)
                 if chosen is not None:
                     self._queue.remove(ticket, served=True)
-                    self._send(ticket, self._links[chosen], now)
+                    self._send(ticket, self.links[chosen], now)
                     break
             else:
                 return
 
-    def frame(self, replica: Replica, outcomes: Iterable[SequenceOutcome]) -> None:
+    def frame(self, replica: SimulatedReplica, outcomes: Iterable[SequenceOutcome]) -> None:
         """News of a step; the load report comes with it, if the replica's reports are sound."""
         now = self._clocks.monotonic()
         if not replica.frozen:
-            self._links[replica.name].observe(replica.load, now)
+            self.links[replica.name].observe(replica.load, now)
         for outcome in outcomes:
             if outcome.key.origin == self.number and outcome.key.handle in self._under_way:
                 self._take(outcome, now)
 
-    def heartbeat(self, replica: Replica, load: LoadReport) -> None:
+    def heartbeat(self, replica: SimulatedReplica, load: LoadReport) -> None:
         """The replica says its load anew."""
-        self._links[replica.name].observe(load, self._clocks.monotonic())
+        self.links[replica.name].observe(load, self._clocks.monotonic())
 
     def tick(self, elapsed_s: float) -> None:
         """Turn away who waited too long, and close the second; ten times a second."""
@@ -287,12 +259,13 @@ class SimulatedRouter:
 
     def _let_in(self, ticket: Ticket, now: float) -> None:
         """Raises the RequestError with which it is turned away."""
-        request, views, need = ticket.request, self.views(), ticket.need(0)
+        request, need = ticket.request, ticket.need(0)
+        views = self.links.recent(self._max_seats)
         self._gate.check(request, now)
         ahead, _ = self._queue.ahead(request.priority, request.tenant, request.weight, now)
         ticket.prediction = self._accounts.first_token.predict(
             ahead,
-            sum(placement.credits(view, STALE_AFTER_S) for view in views),
+            placement.free_credits(views, STALE_AFTER_S, ahead + 1),
             self._accounts.starts.per_second(now),
             len(request.prompt),
             max((view.tokens_per_s or 0.0 for view in views), default=None),
@@ -304,29 +277,24 @@ class SimulatedRouter:
             queued=len(self._queue),
             queued_tokens=self._queue.num_tokens,
             predicted_s=predicted_s,
-            retry_after_s=placement.retry_after_s(views, self._queue.num_tokens),
-            waits=len(self._queue) > 0 or not self._has_room(views, need),
+            retry_after_s=lambda: placement.retry_after_s(views, self._queue.num_tokens),
+            waits=len(self._queue) > 0
+            or not any(self._placement.has_room(view, need) for view in views),
         )
         tenant = Tenant(request.tenant, weight=request.weight, priority=request.priority)
         self._accounts.admission.check(tenant, request, self._patience_s, backlog, now)
         self._accounts.admission.started(tenant, len(request.prompt), now)
 
-    def _has_room(self, views: Sequence[ReplicaView], need: Need) -> bool:
-        return any(self._placement.has_room(view, need) for view in views)
-
-    def _send(self, ticket: Ticket, link: _Link, now: float) -> None:
+    def _send(self, ticket: Ticket, link: Link, now: float) -> None:
         self._handles += 1
         handle = self._handles
-        submission = Submission(handle, ticket.request)
+        submission = Submission(handle, ticket.request, 0, ticket.output)
         _asked(ticket).handle = handle
         _asked(ticket).record.sent(now, link.replica.name)
         self._accounts.sent(ticket, now, waiting=len(self._queue) > 0)
-        link.sent.add(submission)
-        link.sent.accept(handle, 0 if link.load is None else link.load.step)
-        link.unstarted.add(submission)
-        link.open += 1
+        link.expect(submission)
         self._under_way[handle] = ticket, link
-        link.replica.submit(self.number, handle, ticket.request)
+        link.replica.submit(self.number, handle, ticket.request, ticket.output)
 
     def _take(self, outcome: SequenceOutcome, now: float) -> None:
         ticket, link = self._under_way[outcome.key.handle]
@@ -334,19 +302,23 @@ class SimulatedRouter:
         delta = Delta(handle, outcome.tokens, outcome.finish)
         self._accounts.served(ticket, 0, delta, now)
         if outcome.tokens:
+            link.started(handle)
             if not asked.tokens_at:
                 asked.record.first_token(now, 0)
-                link.sent.remove(handle)
-                link.unstarted.remove(handle)
             else:
                 asked.record.next_tokens(len(outcome.tokens), now - asked.tokens_at[-1])
             asked.record.tokens(len(outcome.tokens), asked.tokens, now)
             asked.tokens_at += [now] * len(outcome.tokens)
-        if outcome.finish is not None:
-            del self._under_way[handle]
-            link.open -= 1
-            self._ended(ticket)
-            asked.end(Outcome.FINISHED, "length", now)
+        if outcome.finish is None:
+            return
+        del self._under_way[handle]
+        link.left()
+        if outcome.finish is FinishReason.HANDED_OVER:
+            link.started(handle)
+            self._queue.push_first(_onwards(asked, now))
+            return
+        self._ended(ticket)
+        asked.end(Outcome.FINISHED, "length", now)
 
     def _ended(self, ticket: Ticket) -> None:
         self._accounts.admission.ended(ticket.tenant)
@@ -355,3 +327,19 @@ class SimulatedRouter:
 def _asked(ticket: Ticket) -> Asked:
     """What the ticket has for a flight."""
     return cast(Asked, ticket.flight)
+
+
+def _onwards(asked: Asked, now: float) -> Ticket:
+    """It goes on elsewhere; see ``router.flight``."""
+    expires_at = math.inf
+    if asked.ticket is not None and not asked.tokens_at:
+        expires_at = asked.ticket.expires_at
+    asked.ticket = Ticket(
+        cast(Flight, asked),
+        asked.request,
+        now,
+        expires_at,
+        output=(0,) * asked.tokens,
+        under_way=True,
+    )
+    return asked.ticket

@@ -12,7 +12,10 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["Ceilings", "measure_ceilings"]
+from chairlift.cluster.capacity_devices import CPU, Device
+from chairlift.cluster.machine import read_memory
+
+__all__ = ["Ceilings", "measure_ceilings", "this_machine"]
 
 _READ_SHAPE = (1 << 15, 1 << 12)
 _SIDE = 2048
@@ -54,6 +57,14 @@ def measure_ceilings() -> Ceilings:
             / _best(lambda: torch.ops.quantized.linear_dynamic(left, packed, False))
             / 1e9,
         )
+
+
+def this_machine() -> Device:
+    """Its processors as a device of capacity planning, with the memory that is free."""
+    found = measure_ceilings()
+    flops = {"float32": 1e9 * found.float32_gflops, "int8": 1e9 * found.int8_gops}
+    memory = float(read_memory().available)
+    return Device(CPU, memory, 1e9 * found.read_gb_per_s, flops, 0, "measured now")
 
 
 def _packed(right: torch.Tensor) -> object:

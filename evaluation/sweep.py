@@ -43,7 +43,7 @@ from chairlift.workers.model_loading import Compute, make_runner
 from chairlift.workers.sequence import Runner, SequenceKey, Slice, StepPlan, StepResult
 from chairlift.workers.sequence import Sequence as Decoded
 
-__all__ = ["main", "measure"]
+__all__ = ["fill", "main", "measure"]
 
 _KINDS = ("int8", "float32")
 _TOKEN_BUDGET, _BLOCK_SIZE = 512, 16  # a service's defaults
@@ -83,7 +83,7 @@ def _report(arguments: argparse.Namespace, say: Callable[[str], None]) -> SweepR
         compute = Compute(math=kind, threads=arguments.threads)
         runner = make_runner(spec, compute, num_blocks=blocks, block_size=_BLOCK_SIZE)
         runner.warm_up(lambda _share: None)
-        _fill(runner, blocks, spec.vocab_size)
+        fill(runner, blocks, spec.vocab_size)
         say(f"{kind}: {len(places)} points, {arguments.rounds} times")
         found = measure(runner, places, spec.vocab_size, arguments.rounds)
         points += (Point(kind, *each) for each in zip(places, found, strict=True))
@@ -151,7 +151,7 @@ class _DecodingRunner:
         return self._runner.advance(StepPlan(tuple(last)))
 
 
-def _fill(runner: Runner, blocks: int, vocab_size: int) -> None:
+def fill(runner: Runner, blocks: int, vocab_size: int) -> None:
     """Write each block once, as many in a step as the token budget has room for."""
     rng, at_once = random.Random("fill"), _TOKEN_BUDGET // _BLOCK_SIZE
     for first in range(0, blocks, at_once):

@@ -7,6 +7,7 @@ is told to it. Pure: times are passed in.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from chairlift.cluster.errors import Overloaded, RateLimited, Unavailable
@@ -41,7 +42,7 @@ class Backlog:
     Attributes:
         open_requests, queued, queued_tokens: of the whole router.
         predicted_s: time to its first token; None when nobody can tell.
-        retry_after_s: when trying again makes sense, if it finds no room.
+        retry_after_s: tells when trying again makes sense, if it finds no room.
         waits: it would have to queue; bounds on the queue are for those alone.
     """
 
@@ -49,7 +50,7 @@ class Backlog:
     queued: int
     queued_tokens: int
     predicted_s: float | None
-    retry_after_s: float
+    retry_after_s: Callable[[], float]
     waits: bool = True
 
 
@@ -164,7 +165,7 @@ class Admission:
         }
 
     def _check_tenant(
-        self, tenant: Tenant, prompt_tokens: int, retry_after_s: float, now: float
+        self, tenant: Tenant, prompt_tokens: int, retry_after_s: Callable[[], float], now: float
     ) -> None:
         account = self._account(tenant.name)
         account.prompt = _bucket(account.prompt, tenant.prompt_tokens_per_minute)
@@ -175,7 +176,7 @@ class Admission:
                 f"{tenant.name} has {num_open} requests open, of {tenant.max_requests}; wait for "
                 "one to end",
                 code="tenant_requests",
-                retry_after_s=max(MIN_RETRY_S, retry_after_s),
+                retry_after_s=max(MIN_RETRY_S, retry_after_s()),
             )
         if account.prompt is not None:
             wait_s = account.prompt.wait_s(now, prompt_tokens)
@@ -190,7 +191,7 @@ class Admission:
             raise Overloaded(
                 f"this router holds {limits.max_requests} requests already; try again later",
                 code="router_full",
-                retry_after_s=retry_after_s,
+                retry_after_s=retry_after_s(),
             )
         if not backlog.waits:
             return
@@ -198,7 +199,7 @@ class Admission:
             raise Overloaded(
                 f"{backlog.queued} requests wait already, of {limits.max_queued}; try again later",
                 code="queue_full",
-                retry_after_s=retry_after_s,
+                retry_after_s=retry_after_s(),
             )
         queued_tokens = backlog.queued_tokens + prompt_tokens
         if backlog.queued_tokens and queued_tokens > limits.max_queued_tokens:
@@ -206,7 +207,7 @@ class Admission:
                 f"with this prompt, {queued_tokens} tokens would wait, of "
                 f"{limits.max_queued_tokens}; try again later, or with a shorter prompt",
                 code="queue_tokens",
-                retry_after_s=retry_after_s,
+                retry_after_s=retry_after_s(),
             )
 
     def _account(self, tenant: str) -> _Account:

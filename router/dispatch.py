@@ -52,6 +52,7 @@ class Dispatch:
         unstarted: what has no token yet.
         speed: measured from the reports.
         index: what its prefix cache holds.
+        news: grows with all that changes any of these, but for the index.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -63,6 +64,7 @@ class Dispatch:
         self.unstarted = Unstarted()
         self.speed = Speed()
         self.index = PrefixIndex()
+        self.news = 0
         self._clock = clock
         self._pending: dict[int, _Pending] = {}
         self._open: dict[int, Listener] = {}
@@ -74,12 +76,14 @@ class Dispatch:
 
     def expect(self, submission: Submission, listener: Listener) -> None:
         """An answer is to come; ``listener`` hears it, and of the handles if it is yes."""
+        self.news += 1
         self._pending[submission.handle] = _Pending(submission, listener)
         self.sent.add(submission)
         self.unstarted.add(submission)
 
     def forget(self, handles: Iterable[int]) -> None:
         """Nobody wants to hear of these any more."""
+        self.news += 1
         for handle in handles:
             self._open.pop(handle, None)
             self._pending.pop(handle, None)
@@ -88,6 +92,7 @@ class Dispatch:
 
     def receive(self, message: pb.FromWorker) -> None:
         """Hand out what a message holds; raises ValueError for a malformed one."""
+        self.news += 1
         now = self._clock()
         frame = wire_frame.frame_from_wire(message.frame) if message.HasField("frame") else None
         if frame is not None:
@@ -109,6 +114,7 @@ class Dispatch:
 
     def lose(self, reason: str) -> list[int]:
         """Nothing more is expected: tell everybody; returns the handles that were open."""
+        self.news += 1
         pending, self._pending = self._pending, {}
         listeners, self._open = self._open, {}
         self.unstarted = Unstarted()

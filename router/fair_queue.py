@@ -22,53 +22,17 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import OrderedDict
-from dataclasses import dataclass, field
-from itertools import takewhile
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from chairlift.cluster.fairness import VirtualCounters
 from chairlift.cluster.protocol import Priority
+from chairlift.router.queue_lines import FIRST, Entry, Line, LineBook, LineKey, Queued
 
 __all__ = ["FairQueue", "Queued"]
 
-
-class Queued(Protocol):
-    """What can wait; nothing of this changes while it does.
-
-    Attributes:
-        tenant, weight, priority: as in ``protocol.Request``.
-        n: sequences.
-        num_tokens: to be computed before it decodes.
-        queued_at, expires_at: seconds of the clock that ``now`` is read from.
-    """
-
-    @property
-    def tenant(self) -> str: ...
-
-    @property
-    def weight(self) -> float: ...
-
-    @property
-    def priority(self) -> Priority: ...
-
-    @property
-    def n(self) -> int: ...
-
-    @property
-    def num_tokens(self) -> int: ...
-
-    @property
-    def queued_at(self) -> float: ...
-
-    @property
-    def expires_at(self) -> float: ...
-
-
 T = TypeVar("T", bound=Queued)
-
-_Key = tuple[str, Priority, int]
-"""Of a line: tenant, class, and level."""
 
 LATE = max(Priority) + 1
 """The level below all classes."""
@@ -80,65 +44,6 @@ arrival. With one in five, a crowd's first comers waited for 25 s of the 2.6 s t
 
 
 @dataclass(slots=True)
-class _Line(Generic[T]):
-    """Items in order, by identity, with sums over them; ``level``: from which they rise."""
-
-    tenant: str = ""
-    priority: Priority = Priority.INTERACTIVE
-    level: int = Priority.INTERACTIVE
-    weight: float = 1.0
-    entries: OrderedDict[int, _Entry[T]] = field(default_factory=OrderedDict)
-    sequences: int = 0
-    tokens: int = 0
-
-    @property
-    def head(self) -> _Entry[T]:
-        return next(iter(self.entries.values()))
-
-    @property
-    def key(self) -> _Key:
-        return self.tenant, self.priority, self.level
-
-    def put(self, entry: _Entry[T]) -> None:
-        """Append it, or where it belongs by its order, if it came back."""
-        least = self.head.order if self.entries else entry.order
-        most = next(reversed(self.entries.values())).order if self.entries else entry.order
-        self.entries[id(entry.item)] = entry
-        if entry.order < least:
-            self.entries.move_to_end(id(entry.item), last=False)
-        elif entry.order < most:
-            self.entries = OrderedDict(sorted(self.entries.items(), key=_order))
-        self.sequences += entry.item.n
-        self.tokens += entry.item.num_tokens
-        entry.line = self
-
-    def take(self, entry: _Entry[T]) -> None:
-        del self.entries[id(entry.item)]
-        self.sequences -= entry.item.n
-        self.tokens -= entry.item.num_tokens
-
-    def before(self, since: float) -> list[_Entry[T]]:
-        """Those at the front that came before ``since``."""
-        entries = self.entries.values()
-        return list(takewhile(lambda entry: entry.item.queued_at < since, entries))
-
-
-@dataclass(slots=True, eq=False)
-class _Entry(Generic[T]):
-    """An item in its place; ``order`` grows with arrival and is negative for what came back."""
-
-    item: T
-    order: int
-    line: _Line[T]
-    waits: bool = True
-
-    def level(self, now: float, promote_after_s: float) -> int:
-        """Where it has risen to."""
-        risen = int(max(0.0, now - self.item.queued_at) / promote_after_s)
-        return max(0, self.line.level - risen)
-
-
-@dataclass(slots=True)
 class _Part:
     """Of what waits: so much of one tenant's goes before a newcomer, all from this level on."""
 
@@ -147,7 +52,7 @@ class _Part:
     sequences: int = 0
     tokens: int = 0
 
-    def add(self, other: _Part | _Line[T]) -> None:
+    def add(self, other: _Part | Line[T]) -> None:
         self.sequences += other.sequences
         self.tokens += other.tokens
 
@@ -170,13 +75,14 @@ class FairQueue(Generic[T]):
         self.num_tokens = 0
         self._counters = counters
         self._promote_after_s = promote_after_s
-        self._entries: dict[int, _Entry[T]] = {}
-        self._first: _Line[T] = _Line()
-        self._lines: dict[_Key, _Line[T]] = {}
+        self._entries: dict[int, Entry[T]] = {}
+        self._first: Line[T] = Line(level=FIRST)
+        self._lines: dict[LineKey, Line[T]] = {}
         self._newest = self._oldest = 0
         self._num_late = 0
         self._passed_over = 0
-        self._alarms: list[tuple[float, int, _Entry[T]]] = []
+        self._book: LineBook[T] = LineBook(self._lines, counters, promote_after_s)
+        self._alarms: list[tuple[float, int, Entry[T]]] = []
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -205,33 +111,36 @@ class FairQueue(Generic[T]):
 
     def next(self, now: float) -> T | None:
         """Who is served next; it stays queued."""
-        return next(iter(self.heads(now)), None)
+        return next(self.heads(now), None)
 
-    def heads(self, now: float) -> list[T]:
+    def heads(self, now: float) -> Iterator[T]:
         """Who is next of each tenant and class, in the order in which they are served.
 
         Where the first can be served nowhere, perhaps the second one can. Without fairness, nobody
-        goes before the first.
+        goes before the first. To be asked for again once anything has changed.
         """
-        first = [self._first.head.item] if self._first.entries else []
-        ranks = []
-        for line in self._lines.values():
-            head = line.head
-            value = self._counters.value(line.tenant) if self.fair else 0.0
-            level = head.level(now, self._promote_after_s)
-            if line.level == LATE and self._passed_over >= LATE_TURN - 1:
-                level = line.priority - LATE  # before all classes, and by class among the late
-            ranks.append((level, value, head.order, head.item))
-        ranks.sort(key=_rank)
-        return first + [item for *_, item in ranks[: None if self.fair else 1]]
+        if self._first.entries:
+            yield self._first.head.item
+        first: T | None = None
+        if self.fair and not self._num_late:
+            if (least := self._book.least(now)) is None:
+                return
+            first = least.head.item
+            yield first
+        turn = bool(self._num_late) and self._passed_over >= LATE_TURN - 1
+        value = self._counters.value if self.fair else _nothing
+        ranks = _ranked(self._lines.values(), value, now, self._promote_after_s, turn=turn)
+        for item in ranks[: None if self.fair else 1]:
+            if item is not first:
+                yield item
 
     def remove(self, item: T, *, served: bool = False) -> None:
         """It is ``served``, or nobody wants it any more. Raises KeyError if it is not queued."""
         entry = self._entries.pop(id(item))
         entry.waits = False
         line = entry.line
-        line.take(entry)
         late = line.level == LATE
+        self._book.take(entry)
         if served and self._num_late:
             self._passed_over = 0 if late else self._passed_over + 1
         self._num_late -= late
@@ -261,12 +170,12 @@ class FairQueue(Generic[T]):
         for line in [line for line in self._lines.values() if line.level != LATE]:
             if not (moved := line.before(now - after_s)):
                 continue
-            new: _Line[T] = _Line(line.tenant, line.priority, LATE)
+            new: Line[T] = Line(line.tenant, line.priority, LATE)
             late = self._lines.setdefault(new.key, new)
             late.weight = line.weight
             for entry in moved:
-                line.take(entry)
-                late.put(entry)
+                self._book.take(entry)
+                self._book.put(entry, late)
             self._num_late += len(moved)
             if not line.entries:
                 del self._lines[line.key]
@@ -279,6 +188,10 @@ class FairQueue(Generic[T]):
         those count that have risen.
         """
         sequences, tokens = float(self._first.sequences), float(self._first.tokens)
+        if self.fair and not self._num_late:
+            own = self._lines.get((tenant, priority, priority))
+            more = self._book.sums.ahead(priority, own, weight)
+            return _whole(sequences + more[0]), _whole(tokens + more[1])
         peers: dict[str, _Part] = {}
         for line in self._lines.values():
             late = line.level == LATE
@@ -294,7 +207,7 @@ class FairQueue(Generic[T]):
             share = 1.0 if name == tenant else min(1.0, turns * peer.weight / peer.sequences)
             sequences += share * peer.sequences
             tokens += share * peer.tokens
-        return math.ceil(sequences), math.ceil(tokens)
+        return _whole(sequences), _whole(tokens)
 
     def backlogged(self) -> dict[str, T]:
         """Tenants that wait for their share, each with the item of theirs that has waited longest.
@@ -314,22 +227,21 @@ class FairQueue(Generic[T]):
         keys = ((tenant, each, level) for each in Priority for level in (each, LATE))
         return sum(len(self._lines[key].entries) for key in keys if key in self._lines)
 
-    def _add(self, item: T, order: int, line: _Line[T] | None = None) -> None:
+    def _add(self, item: T, order: int, line: Line[T] | None = None) -> None:
         if item in self:
             raise ValueError("it is queued already")
         if line is None:
-            new: _Line[T] = _Line(item.tenant, item.priority, item.priority)
+            new: Line[T] = Line(item.tenant, item.priority, item.priority)
             line = self._lines.setdefault(new.key, new)
-            line.weight = item.weight
-        entry = _Entry(item, order, line)
+        entry = Entry(item, order, line)
         self._entries[id(item)] = entry
-        line.put(entry)
+        self._book.put(entry, line, item.weight)
         self.num_sequences += item.n
         self.num_tokens += item.num_tokens
         heapq.heappush(self._alarms, (item.expires_at, order, entry))
 
 
-def _risen(line: _Line[T], priority: Priority, now: float, promote_after_s: float) -> _Part:
+def _risen(line: Line[T], priority: Priority, now: float, promote_after_s: float) -> _Part:
     """Of a late line, those that have risen to this class or beyond."""
     part = _Part(line.head.level(now, promote_after_s), line.weight)
     for entry in line.entries.values() if part.level <= priority else ():
@@ -340,10 +252,36 @@ def _risen(line: _Line[T], priority: Priority, now: float, promote_after_s: floa
     return part
 
 
-def _order(entry: tuple[int, _Entry[T]]) -> int:
-    return entry[1].order
+def _ranked(
+    lines: Iterable[Line[T]],
+    value: Callable[[str], float],
+    now: float,
+    promote_after_s: float,
+    *,
+    turn: bool,
+) -> list[T]:
+    """Heads in order: by effective class, counter, and order; ``turn``: it is that of the late."""
+    ranks = []
+    for line in lines:
+        head = line.head
+        level = head.level(now, promote_after_s)
+        if line.level == LATE and turn:
+            level = line.priority - LATE  # before all classes, and by class among the late
+        ranks.append((level, value(line.tenant), head.order, head.item))
+    ranks.sort(key=_rank)
+    return [item for *_, item in ranks]
+
+
+def _nothing(_: str) -> float:
+    """What a tenant was served, where that does not matter."""
+    return 0.0
+
+
+def _whole(number: float) -> int:
+    """So many at least, but for what rounding has added."""
+    return math.ceil(number - 1e-9)
 
 
 def _rank(head: tuple[int, float, int, object]) -> tuple[int, float, int]:
-    """Effective class, counter, order; items themselves cannot be compared."""
+    """Items themselves cannot be compared."""
     return head[:3]

@@ -30,6 +30,7 @@ class Members:
         self.streams: dict[str, ReplicaStream] = {}
         self.retiring: set[ReplicaStream] = set()
         self._connect = connect
+        self._recent: dict[str, tuple[tuple[object, ...], ReplicaView]] = {}
         self._controls: Controls | None = None
 
     def __iter__(self) -> Iterator[ReplicaStream]:
@@ -59,6 +60,23 @@ class Members:
     def views(self) -> list[ReplicaView]:
         """What is known of each member now."""
         return [stream.view() for stream in self.streams.values()]
+
+    def recent(self, now: float, stale_after_s: float) -> list[ReplicaView]:
+        """The same for placement, to which a report is fresh or stale, whatever its age.
+
+        A view is made anew only where something has changed, for there may be many.
+        """
+        before, self._recent = self._recent, {}
+        for replica_id, stream in self.streams.items():
+            dispatch = stream.dispatch
+            fresh = dispatch.load is not None and now - dispatch.load_at <= stale_after_s
+            controls = stream.outgoing.controls
+            state = dispatch, dispatch.news, fresh, stream.ready, stream.info, controls
+            known = before.get(replica_id)
+            if known is None or known[0] != state:
+                known = state, stream.view()
+            self._recent[replica_id] = known
+        return [view for _, view in self._recent.values()]
 
     def fate(self, replica_id: str) -> Fate:
         """What became of a replica; one that is no member any more is dead."""

@@ -114,6 +114,7 @@ class RouterMetrics:
         ended: the same requests by outcome; what is missing is still open.
         moved: choices that went on elsewhere, by reason.
         generated_tokens: output tokens that arrived, whoever read them.
+        besides: families that somebody else measures, for the same page.
     """
 
     def __init__(
@@ -136,6 +137,7 @@ class RouterMetrics:
         self.ended = dict.fromkeys(Outcome, 0)
         self.moved = dict.fromkeys(Move, 0)
         self.generated_tokens = 0
+        self.besides: Callable[[], Iterable[Metric]] = tuple
         self._prompt_tokens = 0
         self._replicas = replicas
         self._tenants = tenants
@@ -197,6 +199,7 @@ class RouterMetrics:
         yield from self._replica_families()
         if self._tenants is not None:
             yield from self._tenants.families()
+        yield from self.besides()
 
     def _request_families(self) -> Iterator[Metric]:
         prefix = "chairlift_requests"

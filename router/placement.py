@@ -24,9 +24,11 @@ served little overtakes others there, instead of waiting here until their line h
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from heapq import nlargest
 
 from chairlift.cluster.protocol import LoadReport, Priority, ReplicaInfo
 from chairlift.router.sent import Unstarted
@@ -37,6 +39,7 @@ __all__ = [
     "ReplicaView",
     "credits",
     "fits_nowhere",
+    "free_credits",
     "has_place_in_line",
     "max_sequence_tokens",
     "retry_after_s",
@@ -53,6 +56,10 @@ shows what happened to be computed."""
 CLOSE = 1.2
 """A second-best that costs no more than so many times the best has its chance, for the snapshots
 are of a moment ago and other routers see the same ones."""
+
+SOME = 16
+"""Of more than twice as many replicas, so many are drawn and looked at first: the least loaded of
+so many is nearly the least loaded of all, and costs the same however many there are."""
 
 MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
 
@@ -155,26 +162,26 @@ def credits(view: ReplicaView, stale_after_s: float) -> int:
     return max(0, min(share - view.sent_sequences, seats - view.open_sequences))
 
 
+def free_credits(views: Sequence[ReplicaView], stale_after_s: float, enough: int) -> int:
+    """Those of all; no more are looked for where there are ``enough``."""
+    free = 0
+    for view in views:
+        if free >= enough:
+            break
+        free += credits(view, stale_after_s)
+    return free
+
+
 def has_place_in_line(view: ReplicaView, need: Need, look_ahead: int, stale_after_s: float) -> bool:
     """Whether a request may wait there for a seat: few of its tenant do, and not too many in all.
 
     What goes on after its replica was lost waits wherever there is a line, for somebody reads it.
     """
-    load = view.load or LoadReport()
-    if not view.ready or view.full or load.draining or not view.is_fresh(stale_after_s):
+    line = _line(view, look_ahead, stale_after_s)
+    if line is None:
         return False
-    if view.info is None:
-        return False
-    seats, routers = view.seats, max(1, load.routers)
-    # What was sent beyond our share of the free seats waits there, or will.
-    beyond = view.sent_sequences - _share(seats - load.running - load.waiting, routers)
-    line = max(load.waiting + max(0, beyond), view.open_sequences - seats)
-    few = (
-        line < look_ahead
-        or view.unstarted.of(need.tenant, need.priority) < look_ahead
-        or need.under_way
-    )
-    return few and line < seats + look_ahead
+    few = line < look_ahead or view.unstarted.of(need.tenant, need.priority) < look_ahead
+    return few or need.under_way
 
 
 class Placement:
@@ -206,6 +213,7 @@ class Placement:
         self._stale_after_s = stale_after_s
         self._random = random
         self._last = ""
+        self._open: dict[str, tuple[ReplicaView, bool]] = {}
 
     def pick(
         self, views: Sequence[ReplicaView], need: Need, hits: Callable[[str], int]
@@ -217,23 +225,55 @@ class Placement:
             need: what the request takes.
             hits: replica id → leading ones of ``need.names`` that are cached there.
         """
-        able = [
-            view
-            for view in sorted(views, key=lambda view: view.replica_id)
-            if self.has_room(view, need)
-        ]
-        if not able:
-            return None
-        tiers = [self._tier(view, need) for view in able]
-        best = [view for view, tier in zip(able, tiers, strict=True) if tier == min(tiers)]
-        return self._choose(best, need, hits).replica_id
+        views = sorted(views, key=lambda view: view.replica_id)
+        if len(views) > 2 * SOME and self._choose != self._round_robin:
+            some = self._some(views, hits)
+            soonest, best = self._soonest(some, need)
+            if soonest == 0:
+                return self._choose(best, need, hits).replica_id
+        _, best = self._soonest(views, need)
+        return self._choose(best, need, hits).replica_id if best else None
 
     def has_room(self, view: ReplicaView, need: Need) -> bool:
         """Whether the replica may be given the request now."""
-        return _fits(view, need) and (
-            credits(view, self._stale_after_s) > 0
-            or has_place_in_line(view, need, self._look_ahead, self._stale_after_s)
-        )
+        if view.info is None or view.info.max_sequence_tokens < need.max_total:
+            return False
+        has_seat = credits(view, self._stale_after_s) > 0
+        return has_seat or has_place_in_line(view, need, self._look_ahead, self._stale_after_s)
+
+    def open_to_some(self, views: Sequence[ReplicaView]) -> list[ReplicaView]:
+        """Those that can be given something, if it is the right thing.
+
+        What was found of a view is kept while the same one is handed in.
+        """
+        before, self._open = self._open, {}
+        for view in views:
+            known = before.get(view.replica_id)
+            if known is None or known[0] is not view:
+                known = view, self._is_open(view)
+            self._open[view.replica_id] = known
+        return [view for view, is_open in self._open.values() if is_open]
+
+    def _is_open(self, view: ReplicaView) -> bool:
+        has_line = _line(view, self._look_ahead, self._stale_after_s) is not None
+        return has_line or credits(view, self._stale_after_s) > 0
+
+    def _some(self, views: Sequence[ReplicaView], hits: Callable[[str], int]) -> list[ReplicaView]:
+        """Drawn ones, and those that have most of the prefix."""
+        drawn = self._random.sample(range(len(views)), SOME)
+        if self._choose == self._prefix_aware and self.affinity:
+            found = ((hits(view.replica_id), index) for index, view in enumerate(views))
+            most = nlargest(SOME // 2, (each for each in found if each[0]))
+            drawn += [index for _, index in most]
+        return [views[index] for index in sorted(set(drawn))]
+
+    def _soonest(self, views: Sequence[ReplicaView], need: Need) -> tuple[float, list[ReplicaView]]:
+        """Those with room in the best tier, and which that is."""
+        able = [view for view in views if self.has_room(view, need)]
+        tiers = [self._tier(view, need) for view in able]
+        soonest = min(tiers, default=math.inf)
+        best = [view for view, tier in zip(able, tiers, strict=True) if tier == soonest]
+        return soonest, best
 
     def _tier(self, view: ReplicaView, need: Need) -> float:
         """How soon a seat is to be had there, roughly; lower is sooner.
@@ -332,8 +372,18 @@ def _share(free: int, routers: int) -> int:
     return max(1, free // routers) if free > 0 else 0
 
 
-def _fits(view: ReplicaView, need: Need) -> bool:
-    return view.info is not None and view.info.max_sequence_tokens >= need.max_total
+def _line(view: ReplicaView, look_ahead: int, stale_after_s: float) -> int | None:
+    """How many wait there for a seat, or will; None where nobody else may."""
+    load, info = view.load or LoadReport(), view.info
+    if not view.ready or view.full or load.draining or info is None:
+        return None
+    if not view.is_fresh(stale_after_s):
+        return None
+    seats, routers = view.seats, max(1, load.routers)
+    # What was sent beyond our share of the free seats waits there, or will.
+    beyond = view.sent_sequences - _share(seats - load.running - load.waiting, routers)
+    line = max(load.waiting + max(0, beyond), view.open_sequences - seats)
+    return line if line < seats + look_ahead else None
 
 
 def _blocks(tokens: int, block_size: int) -> int:

@@ -66,6 +66,7 @@ class PumpParts:
 
     Attributes:
         streams: replica id → stream, of the present members.
+        views: what is known of each of them.
         hedging: None when a sequence that does not start is left where it is.
     """
 
@@ -75,6 +76,7 @@ class PumpParts:
     accounts: Accounts
     metrics: RouterMetrics
     streams: Mapping[str, ReplicaStream]
+    views: Callable[[], list[ReplicaView]]
     hedging: Hedging | None
     clock: Callable[[], float]
 
@@ -107,9 +109,11 @@ class Pump:
         """Send while somebody waits and a replica has room for who is next."""
         self._scheduled = False
         now = self._parts.clock()
-        while heads := self._queue.heads(now):
-            views = [stream.view() for stream in self._parts.streams.values()]
-            for ticket in heads:
+        while len(self._queue):
+            views = self._parts.placement.open_to_some(self._parts.views())
+            if not views:
+                return  # whoever is next
+            for ticket in self._queue.heads(now):
                 stream = self._choose(ticket, views)
                 if stream is not None:
                     self._queue.remove(ticket, served=True)
@@ -118,8 +122,11 @@ class Pump:
             else:
                 return
 
-    def tick(self, now: float, wait_for_replica_s: float) -> None:
-        """Turn away who waited too long; to be called often."""
+    def tick(self, now: float, wait_for_replica_s: float, *, may_sleep: bool = False) -> None:
+        """Turn away who waited too long; to be called often.
+
+        Where replicas ``may_sleep``, one is started for who waits, so the time counts from then on.
+        """
         if not len(self._queue):
             self.accounts.starts.idle()
         for ticket in self._queue.expired(now):
@@ -128,7 +135,8 @@ class Pump:
             waited = now - ticket.queued_at
             error = DeadlineExceeded(f"no replica had room for the request within {waited:.1f} s")
             ticket.flight.fail(error)
-        if any(stream.ready for stream in self._parts.streams.values()):
+        asleep = may_sleep and not len(self._queue)
+        if asleep or any(stream.ready for stream in self._parts.streams.values()):
             self._alone_since = None
         elif self._alone_since is None:
             self._alone_since = now
@@ -185,10 +193,10 @@ class Pump:
     def _choose(self, ticket: Ticket, views: Sequence[ReplicaView]) -> ReplicaStream | None:
         """The replica for a ticket; None when none has room."""
         streams = self._parts.streams
-        if len(views) > 1 and ticket.avoid:
+        if len(streams) > 1 and ticket.avoid:
             views = [view for view in views if view.replica_id != ticket.avoid]
-        sizes = [view.info.block_size for view in views if view.info is not None]
-        need = ticket.need(sizes[0] if sizes else 0)
+        sizes = (view.info.block_size for view in views if view.info is not None)
+        need = ticket.need(next(sizes, 0))
         chosen = self._parts.placement.pick(
             views, need, lambda replica_id: streams[replica_id].dispatch.index.match(need.names)
         )
@@ -277,7 +285,7 @@ class Pump:
         """Move a sequence that does not start, if another replica could start it now."""
         choices, ticket = sorted(leg.running), leg.ticket
         ticket.avoid = leg.stream.replica_id
-        views = [stream.view() for stream in self._parts.streams.values()]
+        views = self._parts.views()
         if len(views) < 2 or self._choose(ticket, views) is None:
             return
         leg.abandon()

@@ -161,6 +161,14 @@ class ReplicaStream:
             self.outgoing.cancel(handles)
         self._end_if_retired()
 
+    def receive(self, message: pb.FromWorker) -> None:
+        """Take in what came; ValueError for a malformed message."""
+        self._silent_s = 0.0
+        self.dispatch.receive(message)
+        self.watch(0.0)
+        self._end_if_retired()
+        self._on_news()
+
     def retire(self) -> None:
         """Take no new requests; close when the open ones have ended, or at once if broken."""
         self._retiring = True
@@ -273,16 +281,9 @@ class ReplicaStream:
             async with asyncio.TaskGroup() as group:
                 writer = group.create_task(_write(call, self.outgoing))
                 while message is not None:
-                    self._receive(message)
+                    self.receive(message)
                     message = await _read(call)
                 writer.cancel()
-
-    def _receive(self, message: pb.FromWorker) -> None:
-        self._silent_s = 0.0
-        self.dispatch.receive(message)
-        self.watch(0.0)
-        self._end_if_retired()
-        self._on_news()
 
     def _give_up(self, reason: str) -> None:
         """Nobody waits for this replica any longer; should it wake up, it is told so."""

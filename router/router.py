@@ -14,6 +14,7 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NoReturn
 
 from chairlift.cluster.config import RouterConfig, TelemetryConfig
@@ -67,10 +68,12 @@ class Router:
     Attributes:
         id: of this process, among all routers.
         metrics: counts and latencies of all requests.
+        members: the replicas, and the streams to them.
         share: what is told to other routers, and learnt from them.
         reporter: makes what is told to the Hub.
         tracer: of this process; None, as at the start, where nothing is traced.
         passport: what replicas are shown; nothing, as at the start, where they ask for nothing.
+        may_sleep: there may be no replica at all, until somebody asks for something.
     """
 
     def __init__(
@@ -101,16 +104,15 @@ class Router:
         self._clock = clock
         self._gate = Gate()
         timing = timing or _stream_timing(settings)
-        self._members = Members(_connector(self, clock, timing, lambda: self._pump.soon()))
+        self.members = Members(_connector(self, clock, timing, lambda: self._pump.soon()))
+        self._views = partial(_recent, self.members, clock)
         self._open: dict[Flight, bool] = {}
         self._none_open = asyncio.Event()
         self._none_open.set()
-        self._closed = False
+        self.may_sleep = self._closed = False
         counters = VirtualCounters(BURST)
         self._accounts = Accounts(counters, Admission(_limits(settings)), StartRate(), FirstToken())
-        self._queue: FairQueue[Ticket] = FairQueue(
-            counters, fair=settings.fair, promote_after_s=settings.promote_after_s
-        )
+        self._queue = _queue(settings, counters)
         label = self.id[:8]
         labels = {"model_name": model_name, "router": label}
         tenants = TenantMetrics(labels, self._queue, counters)
@@ -136,11 +138,11 @@ class Router:
 
     def update_members(self, members: Mapping[str, str]) -> None:
         """Replica id → endpoint, of all members; others finish what they run and are left."""
-        self._members.update(members, join=not self._closed)
+        self.members.update(members, join=not self._closed)
 
     def replicas(self) -> list[ReplicaView]:
         """What is known of each member now."""
-        return self._members.views()
+        return self.members.views()
 
     @property
     def max_sequence_tokens(self) -> int | None:
@@ -161,7 +163,7 @@ class Router:
         self._placement.affinity = controls.affinity
         if self._hedging is not None:
             self._hedging.on = controls.hedging
-        self._members.tell(controls)
+        self.members.tell(controls)
         self._pump.soon()
 
     def submit(self, ask: Ask) -> Flight:
@@ -201,7 +203,7 @@ class Router:
             raise AssertionError(
                 f"{self.metrics.started} requests started, {ended} ended, {len(self._open)} open"
             )
-        if not self._open and any(stream.dispatch.num_open for stream in self._members):
+        if not self._open and any(stream.dispatch.num_open for stream in self.members):
             raise AssertionError("a stream has open handles, but no request is open")
         if not self._open and len(self._queue):
             raise AssertionError("something waits for a replica, but no request is open")
@@ -218,17 +220,18 @@ class Router:
         self._house.cancel()
         for flight in list(self._open):
             flight.cancel(_shutting_down())
-        await self._members.close()
+        await self.members.close()
 
     def _parts(self) -> PumpParts:
         settings = self._settings
         return PumpParts(
             queue=self._queue,
             placement=self._placement,
-            failover=Failover(settings.max_moves, self._budget, self._members.fate),
+            failover=Failover(settings.max_moves, self._budget, self.members.fate),
             accounts=self._accounts,
             metrics=self.metrics,
-            streams=self._members.streams,
+            streams=self.members.streams,
+            views=self._views,
             hedging=self._hedging,
             clock=self._clock,
         )
@@ -240,7 +243,7 @@ class Router:
         """
         if self._closed:
             raise _shutting_down()
-        ask, now, views = ticket.flight.ask, self._clock(), self.replicas()
+        ask, now, views = ticket.flight.ask, self._clock(), self._views()
         self._gate.check(ask.request, now)
         request, num_prompt = ask.request, len(ask.request.prompt)
         need = ticket.need(block_size=0)  # its blocks do not matter yet
@@ -253,10 +256,9 @@ class Router:
                 code="context_length_exceeded",
             )
         ahead, _ = self._queue.ahead(request.priority, request.tenant, request.weight, now)
-        free = sum(placement.credits(view, STALE_AFTER_S) for view in views)
         prediction = self._accounts.first_token.predict(
             ahead,
-            free,
+            placement.free_credits(views, STALE_AFTER_S, ahead + 1),
             self._accounts.starts.per_second(now),
             num_prompt,
             max((view.tokens_per_s or 0.0 for view in views), default=None),
@@ -268,7 +270,7 @@ class Router:
             queued=len(self._queue),
             queued_tokens=self._queue.num_tokens,
             predicted_s=predicted_s,
-            retry_after_s=placement.retry_after_s(views, self._queue.num_tokens),
+            retry_after_s=lambda: placement.retry_after_s(views, self._queue.num_tokens),
             waits=len(self._queue) > 0
             or not any(self._placement.has_room(view, need) for view in views),
         )
@@ -301,11 +303,12 @@ class Router:
             await asyncio.sleep(TICK_S if self._open else IDLE_TICK_S)
             now = self._clock()
             try:
-                for stream in self._members:
+                for stream in self.members:
                     stream.watch(now - last)
                 if self._gate.controls.demote_late:
                     self._queue.demote(now, self._telemetry.first_token_target_s)
-                self._pump.tick(now, self._settings.wait_for_replica_s)
+                wait_s = self._settings.wait_for_replica_s
+                self._pump.tick(now, wait_s, may_sleep=self.may_sleep)
                 self._fail_late_ones(now)
                 self._recorder.tick(self._queue.backlogged(), now, now - last)
             except Exception:
@@ -330,8 +333,17 @@ def _connector(
     return connect
 
 
+def _recent(members: Members, clock: Callable[[], float]) -> list[ReplicaView]:
+    """What is known of each member, for placement."""
+    return members.recent(clock(), STALE_AFTER_S)
+
+
 def _limits(settings: RouterConfig) -> AdmissionLimits:
     return AdmissionLimits(settings.max_requests, settings.max_queued, settings.max_queued_tokens)
+
+
+def _queue(settings: RouterConfig, counters: VirtualCounters) -> FairQueue[Ticket]:
+    return FairQueue(counters, fair=settings.fair, promote_after_s=settings.promote_after_s)
 
 
 def _placement(settings: RouterConfig, seed: str) -> Placement:

@@ -20,7 +20,7 @@ def worker_threads(config: ServiceConfig) -> int:
     workers = config.workers
     if workers.threads != "auto":
         return workers.threads
-    return max(1, int(read_cores().usable) // (workers.replicas * workers.tensor_parallel))
+    return max(1, int(read_cores().usable) // (workers.most * workers.tensor_parallel))
 
 
 def cache_blocks(config: ServiceConfig, spec: ModelSpec, element_size: int = 4) -> int:
@@ -42,6 +42,6 @@ def cache_blocks(config: ServiceConfig, spec: ModelSpec, element_size: int = 4) 
         config.engine.kv_memory,
         dataclasses.replace(spec, num_kv_heads=heads),
         block_size=config.engine.block_size,
-        available=read_memory().available // config.workers.replicas,
+        available=read_memory().available // config.workers.most,
         element_size=element_size,
     )

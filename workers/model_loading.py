@@ -99,7 +99,7 @@ def _load_cpu_runner(
     _LOGGER.info("computing linear layers in %s", "int8" if keep else "float32")
     share = share_of(spec, group.rank, group.size)
     weights = PackedCache(cache_folder() / "weights").load(
-        spec, kernels, keep, report("reading weights"), share, shared=config.workers.replicas > 1
+        spec, kernels, keep, report("reading weights"), share, shared=config.workers.most > 1
     )
     # Only now, of what the weights have left.
     num_blocks = cache_blocks(config, spec, cache_type(kernels, weights).itemsize)

@@ -122,18 +122,19 @@ class WorkerServer(pb_grpc.WorkerServicer):
             credentials: to shake hands with; None for plain text.
         """
         self._loop = asyncio.get_running_loop()
+        name = f"[{host}]" if ":" in host else host
         guards = [] if token is None else [ClusterGuard(token)]
         self._server = grpc.aio.server(options=GRPC_OPTIONS, interceptors=guards)
         pb_grpc.add_WorkerServicer_to_server(self, self._server)
         if self._ledger is not None:
             pb_grpc.add_LedgersServicer_to_server(LedgerServer(self._ledger), self._server)
         if credentials is None:
-            port = self._server.add_insecure_port(f"{host}:0")
+            port = self._server.add_insecure_port(f"{name}:0")
         else:
-            port = self._server.add_secure_port(f"{host}:0", credentials)
+            port = self._server.add_secure_port(f"{name}:0", credentials)
         await self._server.start()
         self._heart = asyncio.create_task(self._beat())
-        return f"{host}:{port}"
+        return f"{name}:{port}"
 
     async def stop(self, grace_s: float = 1.0) -> None:
         """Ends all streams, after what they were still to be told; then cuts off what is left."""

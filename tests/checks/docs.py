@@ -16,7 +16,9 @@ __all__ = ["check_links", "check_readmes", "main"]
 
 _LINK = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)")
 _MODULE = re.compile(r"`(\w+\.py)`")
-_NOT_OURS = frozenset({".git", ".venv", "build", "node_modules"})
+_NOT_OURS = frozenset(
+    {".git", ".terraform", ".venv", ".venv-checkov", ".venv-flash", "build", "node_modules"}
+)
 
 
 def check_links(root: Path) -> Iterator[Violation]:

@@ -24,11 +24,15 @@ pytestmark = [
 
 
 def test_figures_stand_in_the_page_and_names_are_only_text(tmp_path: Path) -> None:
-    hub = FakeHub(cluster_figures())
+    step = {"at": 0.0, "before": 1, "after": 2, "reason": "9 sequences/s"}
+    scaling = {"ready": 1, "desired": 2, "min": 0, "max": 4, "cause": "cool_down", "reason": SCRIPT}
+    hub = FakeHub(cluster_figures(autoscaling=scaling | {"steps": [step]}))
     with figures_server(hub) as url:
         document = browse(url, tmp_path, "--dump-dom")
     text = text_of(document)
     assert hub.asked > 2
+    assert "1 of 2, 0 to 4 as the load wants it. cool down: " in text
+    assert "1 → 2, 9 sequences/s." in text
     assert "Live, from 2 routers together" in text
     for shown in ("First token, p99 713 ms", "Goodput 87.7 %", "Waiting 19", "p95 240 ms"):
         assert shown in text

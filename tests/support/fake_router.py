@@ -109,6 +109,7 @@ class FakeRouter:
         self.admission: Callable[[Request], object] = lambda request: None
         self.flights: list[FakeFlight] = []
         self.max_sequence_tokens: int | None = None
+        self.may_sleep = False
         self.metrics = FakeMetrics()
         self.views = [live_view(replica_info())]
 

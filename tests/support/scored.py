@@ -106,6 +106,7 @@ class ScriptedRouter:
     """
 
     max_sequence_tokens = None
+    may_sleep = False
 
     def __init__(self, script: Script, tokenizer: Any = None) -> None:
         self.script = script

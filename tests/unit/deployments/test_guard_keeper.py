@@ -197,3 +197,16 @@ def test_the_shipped_policy_has_every_signal_in_the_view():
     for signal, its in policy.signals.items():
         assert signals[signal.value]["threshold"] == its.threshold
         assert signals[signal.value]["owner"] == its.owner
+
+
+def test_while_the_service_wakes_waits_are_no_overload():
+    hub = Hub()
+    hub.tell("one", seconds=3)
+    hub.readings = {Signal.QUEUE_DELAY: Reading(99.0), Signal.OLDEST_SLOPE: Reading(9.0)}
+    for _ in range(30):
+        hub.now += 1
+        told = report("one", hub.states["one"], after=int(hub.now) - 1)
+        hub.keeper.heard(told, hub.fold.put(told, hub.now), hub.now, wakes=True)
+    assert hub.view()["rung_number"] == 0
+    hub.tell("one", seconds=10)
+    assert hub.view()["rung_number"] > 0

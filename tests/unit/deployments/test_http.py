@@ -56,6 +56,11 @@ def test_health_is_good_only_while_a_replica_is_live():
     router.views = []
     reply = get("/health", router)
     assert (reply.status, reply.json()["status"]) == (503, "unavailable")
+    reply = get("/-/healthz", router)  # for that the router lives
+    assert (reply.status, reply.body) == (200, b"success")
+    router.may_sleep = True
+    reply = get("/health", router)
+    assert (reply.status, reply.json()["status"]) == (200, "asleep")
 
 
 def test_metrics_are_the_routers_page():

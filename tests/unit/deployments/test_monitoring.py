@@ -13,12 +13,13 @@ from chairlift.cluster.guard_policy import SHIPPED, load_policy
 from chairlift.cluster.guard_state import Rung, Signal
 from chairlift.deployments import monitoring
 from chairlift.deployments.alerts import alert_rules
+from chairlift.deployments.certificate_ends import METRIC
 from chairlift.deployments.cluster_metrics import cluster_families
 from support.figures import cluster_figures
 
 WORD = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 LABELS = re.compile(r"\{[^}]*\}|\bby\s*\([^)]*\)|\[[^\]]*\]|\$\w+")
-FUNCTIONS = {"max", "min", "rate", "increase", "absent", "label_values"}
+FUNCTIONS = {"max", "min", "rate", "increase", "absent", "label_values", "time"}
 
 
 def run(*flags: str) -> int:
@@ -44,11 +45,12 @@ def known() -> dict[str, set[str]]:
     figures = cluster_figures()
     for window in figures["windows"].values():
         window["cost_per_met"] = 0.01
-    return {
+    clusters = {
         sample.name: set(sample.labels)
         for family in cluster_families(figures)
         for sample in family.samples
     }
+    return clusters | {METRIC: {"setting"}}  # of each router's own page
 
 
 def panels(board: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -76,6 +78,15 @@ def test_the_command_writes_both_files(tmp_path: Path, capsys: pytest.CaptureFix
     assert json.loads((folder / "dashboard.json").read_text("utf-8")) == board()
     assert (folder / "alerts.yaml").read_text("utf-8") == alert_rules(load_policy(None))
     assert "dashboard.json" in capsys.readouterr().out
+
+
+def test_alerts_lead_to_their_runbooks_wherever_the_page_is(tmp_path: Path) -> None:
+    for name, rule in rules().items():
+        assert rule["annotations"]["runbook_url"] == f"docs/operations.md#{name.lower()}"
+    assert run("--out", str(tmp_path), "--runbooks", "https://wiki.example/ops") == 0
+    assert "runbook_url: https://wiki.example/ops#chairlifthubmissing" in (
+        (tmp_path / "alerts.yaml").read_text("utf-8")
+    )
 
 
 def test_what_cannot_be_written_or_read_is_one_line(tmp_path: Path) -> None:
@@ -156,12 +167,12 @@ def test_rules_are_what_prometheus_takes() -> None:
         assert re.fullmatch(r"\d+(s|ms)", rule["for"])
         assert re.fullmatch(
             r"(absent\([a-z_]+\)|(max|min)\([^()]+\)|max\(increase\([a-z_]+\[\d+m\]\)\))"
-            r"( (<=|>=|>|==) [0-9.]+)?",
+            r"( - time\(\))?( (<=|>=|>|<|==) [0-9.]+)?",
             rule["expr"],
         )
         assert rule["labels"]["severity"] in ("warning", "critical")
         assert rule["labels"]["owner"]
-        assert set(rule["annotations"]) == {"summary", "runbook"}
+        assert set(rule["annotations"]) == {"summary", "runbook_url"}
         assert rule["annotations"]["summary"].count("{{") == rule["annotations"]["summary"].count(
             "}}"
         )
@@ -183,7 +194,6 @@ def test_each_signal_has_a_rule_with_the_policys_threshold_and_owner(tmp_path: P
             number, unit = re.fullmatch(r"(\d+)(ms|s)", rule["for"]).groups()
             assert int(number) / {"ms": 1000, "s": 1}[unit] == its.for_s
             assert rule["labels"]["owner"] == its.owner
-            assert rule["annotations"]["runbook"] == f"docs/guard.md#{signal.value}"
     assert rules(file)[of_signal(Signal.KV_USE)]["expr"].endswith(">= 0.8125")
 
 
@@ -195,5 +205,6 @@ def test_a_person_is_called_from_the_rung_page_on() -> None:
         "ChairliftGuardPage",
         "ChairliftGuardWaiting",
         "ChairliftHubMissing",
+        "ChairliftNoReplica",
         of_signal(Signal.CONTRADICTION),
     }

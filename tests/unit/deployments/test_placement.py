@@ -18,8 +18,26 @@ def test_ranks_on_cpus_share_a_node() -> None:
     assert len(placed.bundles) == 2 and all("GPU" not in bundle for bundle in placed.bundles)
 
 
-def test_ranks_that_talk_over_the_network_may_be_apart() -> None:
-    assert place(config(workers__transport="gloo"), [0, 0]).strategy == "PACK"
+def test_ranks_that_talk_over_the_network_go_to_several_nodes() -> None:
+    assert place(config(workers__transport="gloo"), [0, 0]).strategy == "SPREAD"
+
+
+def test_gpus_are_asked_for_before_a_node_has_any_where_nothing_else_will_do() -> None:
+    placed = place(config(engine__device="cuda"), [0])
+    assert [bundle["GPU"] for bundle in placed.bundles] == [1.0, 1.0]
+    assert placed.strategy == "PACK"
+
+
+@pytest.mark.parametrize("gpus", [0, 2])
+def test_each_rank_takes_what_its_node_is_to_have(gpus: int) -> None:
+    placed = place(config(workers__resources={"big_node": 1}), [gpus])
+    assert [bundle["big_node"] for bundle in placed.bundles] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("name", ["CPU", "GPU", "memory", "no-dash", ""])
+def test_what_ray_counts_itself_is_no_name_for_it(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"workers\.resources"):
+        config(workers__resources={name: 1})
 
 
 def test_ranks_take_a_gpu_each_and_are_apart_only_where_no_node_has_enough() -> None:

@@ -30,6 +30,7 @@ def config(**paths: object) -> ServiceConfig:
     ("path", "value", "replaced"),
     [
         ("workers__replicas", 3, ""),
+        ("workers__autoscaling__max_replicas", 3, ""),
         ("router__replicas", 2, ""),
         ("workers__health_period_s", 2.0, ""),
         ("workers__threads", 1, "workers"),
@@ -80,10 +81,11 @@ def test_another_policy_replaces_routers():
         ("model__name", "other"),
         ("ray__object_store", "1GiB"),
         ("workers__tensor_parallel", 2),
+        ("workers__resources", {"big_node": 1}),
     ],
 )
 def test_what_needs_a_restart_is_refused_by_name(path, value):
-    with pytest.raises(ConfigError, match=rf"^{path.replace('__', '[.]')}: .*restart"):
+    with pytest.raises(ConfigError, match=rf"^{path.replace('__', '[.]')}[.\w]*: .*restart"):
         check_reload(config(), config(**{path: value}))
 
 

@@ -76,6 +76,23 @@ def test_what_is_not_as_usual_with_the_guard_is_said(capsys: pytest.CaptureFixtu
     assert "Guard: not known" in shown(capsys, guard=None)
 
 
+def test_replicas_that_follow_the_load_say_why(capsys: pytest.CaptureFixture[str]) -> None:
+    now = cluster_figures()["at"]
+    step = {"at": now - 5, "before": 1, "after": 2, "cause": "load", "reason": "9 sequences/s"}
+    scaling = {
+        "ready": 1,
+        "desired": 2,
+        "min": 0,
+        "max": 4,
+        "cause": "steady",
+        "reason": "so it is",
+    }
+    text = shown(capsys, autoscaling=scaling | {"steps": [step]})
+    assert "Replicas: 1 of 2 (0 to 4) · steady: so it is" in text
+    assert "ago: 1 → 2, load: 9 sequences/s" in text
+    assert "Replicas:" not in shown(capsys)
+
+
 def test_failures_are_counted_and_the_newest_named(capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(capsys)
     assert "failed or turned away: queue_full 6,262 · replica_lost 86" in text

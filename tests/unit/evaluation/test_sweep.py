@@ -62,7 +62,7 @@ def test_every_block_is_written_once_before_anything_is_measured() -> None:
                 written.extend(piece.sequence.blocks)
             return StepResult(())
 
-    sweep._fill(Filled(), 70, VOCAB)
+    sweep.fill(Filled(), 70, VOCAB)
     assert written == list(range(70))
 
 

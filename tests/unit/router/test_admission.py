@@ -8,7 +8,9 @@ from chairlift.cluster.tenants import Tenant
 from chairlift.router.admission import Admission, AdmissionLimits, Backlog, Used
 
 LIMITS = AdmissionLimits(max_requests=10, max_queued=4, max_queued_tokens=1000)
-EMPTY = Backlog(open_requests=0, queued=0, queued_tokens=0, predicted_s=0.0, retry_after_s=3.0)
+EMPTY = Backlog(
+    open_requests=0, queued=0, queued_tokens=0, predicted_s=0.0, retry_after_s=lambda: 3.0
+)
 ACME = Tenant(
     "acme", prompt_tokens_per_minute=600, output_tokens_per_minute=60, max_requests=2
 )  # 10 and 1 in a second

@@ -90,9 +90,9 @@ def test_each_tenants_first_is_a_head_unless_nobody_may_overtake():
     a, b, c = Waiting("a"), Waiting("a"), Waiting("c")
     queue, counters = queue_of(a, b, c)
     counters.charge("a", input_tokens=5)
-    assert queue.heads(0.0) == [c, a]
+    assert list(queue.heads(0.0)) == [c, a]
     queue, _ = queue_of(a, b, c, fair=False)
-    assert queue.heads(0.0) == [a]
+    assert list(queue.heads(0.0)) == [a]
 
 
 def test_work_that_was_under_way_goes_before_all_in_order_of_coming():
@@ -256,9 +256,9 @@ def test_fairness_can_be_put_in_force_while_items_wait():
     a, b = Waiting("a"), Waiting("b")
     queue, counters = queue_of(a, b, fair=False)
     counters.charge("a", input_tokens=1)
-    assert queue.heads(0.0) == [a]
+    assert list(queue.heads(0.0)) == [a]
     queue.fair = True
-    assert queue.heads(0.0) == [b, a]
+    assert list(queue.heads(0.0)) == [b, a]
 
 
 SEATS, LONGEST_PROMPT, LONGEST_OUTPUT = 8, 400, 60

@@ -96,6 +96,21 @@ def test_without_a_replacement_all_end_clearly():
     with_router(scenario, router={"wait_for_replica_s": 0.2})
 
 
+def test_who_wakes_replicas_that_have_long_slept_is_waited_for_too():
+    async def scenario(router, replica):
+        router.may_sleep = True
+        members = {view.replica_id: replica.endpoint for view in router.replicas()}
+        router.update_members({})
+        await asyncio.sleep(1.2)  # longer than anybody would be waited for
+        waking = asyncio.create_task(submit(router, request()))
+        await asyncio.sleep(0.25)  # so that it is looked at
+        router.update_members(members)
+        await read_all(await waking)
+        assert ended(router) == {"finished": 1}
+
+    with_router(scenario, router={"wait_for_replica_s": 1.0})
+
+
 def test_a_higher_class_goes_before_what_waits_longer():
     async def scenario(router, replica):
         replica.gate.close()

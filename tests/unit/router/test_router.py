@@ -191,7 +191,7 @@ def test_a_member_that_leaves_finishes_what_it_runs():
         for each in (flight, later):
             (choice,) = await read_all(each)
             assert (choice.text, choice.num_tokens, choice.finish) == expected(wanted)
-        await eventually(lambda: not router._members.retiring)
+        await eventually(lambda: not router.members.retiring)
 
     with_router(scenario, replicas=2)
 

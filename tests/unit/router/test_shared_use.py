@@ -9,7 +9,7 @@ from chairlift.router.admission import Admission, AdmissionLimits, Backlog
 from chairlift.router.shared_use import SETTLE_S, SharedUse
 
 T = Tenant("t", prompt_tokens_per_minute=6000, output_tokens_per_minute=6000, max_requests=5)
-EMPTY = Backlog(0, 0, 0, None, 1.0)
+EMPTY = Backlog(0, 0, 0, None, lambda: 1.0)
 
 
 class RouterSide:
