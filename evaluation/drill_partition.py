@@ -63,7 +63,7 @@ class PartitionSettings:
 
     def config(self, routers: int) -> dict[str, object]:
         return {
-            "engine": engine_section(64, "64MiB", self.step_ms),
+            "engine": engine_section(64, "256MiB", self.step_ms),
             "workers": {"replicas": self.nodes},
             "router": {"replicas": routers},
             "operators": {OPERATOR: [hash_of(key_of(OPERATOR))]},
