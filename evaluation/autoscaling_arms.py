@@ -14,20 +14,16 @@ In all of them the Guard is off, for it would turn away the load that calls for 
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.resources import files
 from pathlib import Path
 
 from chairlift.evaluation.drill_service import engine_section
-from chairlift.evaluation.lengths import parse_lengths
+from chairlift.evaluation.fleet_load import fitted_arrivals
 from chairlift.evaluation.traces import Arrival, read_trace, scale_trace
 
 __all__ = ["ARMS", "LiveSettings", "config_of", "course_of", "live_load"]
-
-RATES = "rates_azure_code.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +68,7 @@ def course_of(trace: Path | None, seed: int) -> list[Arrival]:
     Raises:
         ValueError: the file cannot be read.
     """
-    if trace is not None:
-        return read_trace(trace)
-    shipped = json.loads(files("chairlift.evaluation").joinpath(RATES).read_text("utf-8"))
-    rng, source = random.Random(f"course {seed}"), parse_lengths(*["quantiles:azure_code"] * 2)
-    times = [
-        (number + rng.random()) * shipped["slice_s"]
-        for number, requests in enumerate(shipped["requests"])
-        for _ in range(requests)
-    ]
-    return [Arrival(at_s, source.draw(rng)) for at_s in sorted(times)]
+    return fitted_arrivals(seed) if trace is None else read_trace(trace)
 
 
 def live_load(arrivals: Sequence[Arrival], settings: LiveSettings) -> list[Arrival]:

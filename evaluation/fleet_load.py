@@ -45,14 +45,14 @@ class Scaled:
 def fitted_arrivals(seed: int = 0) -> list[Arrival]:
     """A course like the trace's, from the numbers that ship."""
     shipped = json.loads(files("chairlift.evaluation").joinpath(RATES).read_text("utf-8"))
-    dice = random.Random(f"fitted {seed}")
+    dice = random.Random(f"course {seed}")
     lengths = parse_lengths("quantiles:azure_code", "quantiles:azure_code")
-    arrivals = []
-    for number, requests in enumerate(shipped["requests"]):
-        begin_s = number * shipped["slice_s"]
-        times = [begin_s + dice.random() * shipped["slice_s"] for _ in range(requests)]
-        arrivals += [Arrival(at_s, lengths.draw(dice)) for at_s in sorted(times)]
-    return arrivals
+    times = [
+        (number + dice.random()) * shipped["slice_s"]
+        for number, requests in enumerate(shipped["requests"])
+        for _ in range(requests)
+    ]
+    return [Arrival(at_s, lengths.draw(dice)) for at_s in sorted(times)]
 
 
 def rates_of(arrivals: Sequence[Arrival]) -> list[int]:
